@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The handshake on the engine socket: one JSON message a SOCK_SEQPACKET packet.
+
+HELLO -> WELCOME or REFUSED -> CREATE or ATTACH -> REGION (with the memfd, after CREATE only) -> READY.
+From then on the socket is the liveness channel: DRAINING and RESUMED from the daemon, GOODBYE from the engine, BYE back.
+Every message is decoded strictly: unknown types and unknown fields are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+
+PROTOCOL_VERSION: Final = 1
+MAX_MESSAGE_BYTES: Final = 65536
+
+Text = Annotated[str, msgspec.Meta(max_length=256)]
+U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+# JSON numbers above 2**53 are not safe everywhere, so 64-bit ids travel as 16 hex digits.
+Hex64 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """
+    Sizes both sides agree on; ``struct hf_geometry`` of native/hostflag.h, field by field.
+
+    ``row_bytes`` and ``ring_bytes`` are bytes, ``window`` rows, the rest counts.
+    """
+
+    slots: U32 = 8
+    max_requests: U32 = 16
+    state_slots: U32 = 64
+    row_bytes: U32
+    window: U32 = 128
+    drafts: U32
+    vocab: U32
+    extra_bytes: U32 = 0
+    ring_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 16 << 20
+
+
+class EngineIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who connects: a new session of the same name and rank ends the older ones."""
+
+    name: Text
+    rank: U32 = 0
+    pid: U32 = 0
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="HELLO"):
+    protocol: int
+    layout_hash: Hex64
+    geometry: Geometry
+    deadline_ms: Annotated[float, msgspec.Meta(ge=1, le=60_000)]
+    model: Text
+    engine: EngineIdentity
+
+
+class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="WELCOME"):
+    """``metrics`` is ``http://host:port/metrics``, or None where the daemon serves none."""
+
+    session: Hex64
+    pid: U32
+    version: Text
+    network_timeout_ms: float
+    metrics: Text | None = None
+
+
+class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="REFUSED"):
+    """``code`` is for programs (``protocol``, ``layout``, ``geometry``, ...), ``reason`` for people: what to do."""
+
+    code: Text
+    reason: Annotated[str, msgspec.Meta(max_length=2048)]
+
+
+class Create(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="CREATE"):
+    """The engine asks for a new region."""
+
+
+class Attach(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="ATTACH"):
+    """The engine hands a lost region over (its memfd rides along); rounds go on at ``base`` + 1."""
+
+    base: U32
+
+
+class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="REGION"):
+    """The daemon's new region; its memfd rides along."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+
+
+class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="READY"):
+    """The round loop runs. ``locked``: the daemon's map is locked in memory, else ``lock_reason`` says why not."""
+
+    locked: bool
+    lock_reason: Text | None = None
+
+
+class Draining(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="DRAINING"):
+    """Planned: no new rounds, a loss that follows costs nothing."""
+
+    reason: Text
+
+
+class Resumed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="RESUMED"):
+    """Draining is over."""
+
+
+class Goodbye(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="GOODBYE"):
+    """The engine is done: everything it submitted is consumed."""
+
+
+class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="BYE"):
+    """The daemon has let go of the region; it closes the socket next."""
+
+
+FromEngine = Hello | Create | Attach | Goodbye
+FromDaemon = Welcome | Refused | Region | Ready | Draining | Resumed | Bye
+Message = FromEngine | FromDaemon

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's half of a session: submit, watchdog, verdicts. One thread submits; the watchdog is its own thread; any
+ * thread may read. Nothing here blocks the submitting thread.
+ */
+#ifndef ENGINE_H
+#define ENGINE_H
+
+#include "hostflag.h"
+#include "softstream.h"
+#include "stream.h"
+
+/* cffi:begin */
+#define HFE_MAX_SOURCES 8
+#define HFE_MAX_CONTEXT_ROUNDS 4 /* context-only rounds that one submit may put before its drafting round */
+
+/* A 2D device array: row i of the batch is width bytes at from + i * pitch. Sources side by side make up a row. */
+struct hfe_source {
+    const void *from;
+    uint64_t pitch;
+    uint32_t width;
+    uint32_t reserved;
+};
+
+#define HFE_DRAFT 1   /* wants drafts for its next step */
+#define HFE_PREFILL 2 /* its rows are prompt: all valid, only the newest window of them matter, they may be deferred */
+
+/* One request of the step, in batch order. */
+struct hfe_request {
+    uint32_t request_slot;
+    uint32_t generation; /* changes whenever the slot changes hands */
+    uint32_t first_row;  /* within the batch */
+    uint32_t rows;       /* scheduled; of a decode the last num_rejected are not valid */
+    uint32_t flags;      /* HFE_* */
+    uint32_t to_come;    /* prompt tokens after this chunk; window or more: nothing of this chunk is shipped */
+};
+
+/* A step. Every pointer but requests and sources is device memory that keeps its content until the stream is past it. */
+struct hfe_batch {
+    uint32_t n_requests;
+    uint32_t n_sources;
+    const struct hfe_request *requests;
+    const struct hfe_source *sources;
+    const int64_t *positions;    /* [batch rows] */
+    const int32_t *tokens;       /* [batch rows] */
+    const int32_t *num_sampled;  /* [n_requests] */
+    const int32_t *num_rejected; /* [n_requests] */
+    const int64_t *last_sampled; /* [state_slots], by request_slot */
+    const int32_t *next_prefill; /* [state_slots], by request_slot */
+    int64_t *drafts_out;         /* [n_requests][drafts], batch order; NULL: context-only */
+};
+
+/* What a submit did. */
+struct hfe_ticket {
+    uint32_t round;          /* the drafting round; meaningless unless drafting */
+    uint32_t drafting;       /* 1: drafts_out will hold this round's reply. 0: target-only step */
+    uint32_t skip;           /* enum hf_skip: why there is no drafting round */
+    uint32_t context_rounds; /* put before it */
+    uint32_t rows;           /* shipped by all of them */
+    uint32_t rows_deferred;  /* now waiting for the ring */
+};
+
+struct hfe_config {
+    uint64_t session;
+    uint64_t deadline_ns;     /* a gathered round is released within this and two ticks */
+    uint64_t tick_ns;         /* watchdog, while rounds are in flight */
+    uint64_t starved_ns;      /* no submit when the watchdog's last tick is older */
+    uint64_t beat_limit_ns;   /* lost when the beat stood still for this much of the watchdog's own running time; 0: never */
+    uint32_t expiries_limit;  /* lost after so many expiries with no round finished between; 0: never */
+    uint32_t backlog_rows;    /* prefill rows that can wait in device memory for the ring */
+    int socket;               /* the session's socket: POLLHUP means that the daemon is gone. -1: none */
+    int realtime;             /* 1: try SCHED_FIFO for the watchdog */
+};
+
+/* A snapshot for people; the counters of hf_stats are read through it too. */
+struct hfe_status {
+    uint32_t submitted, gathered, consumed, released, retired;
+    uint32_t lost;            /* enum hf_loss */
+    uint32_t phase;           /* enum hf_phase */
+    uint32_t in_flight;
+    uint64_t ticks;
+    uint64_t lost_ns;         /* when the loss was seen; 0 */
+    uint64_t expired;         /* by this watchdog */
+    uint64_t watchdog_late_ns; /* the longest gap between two ticks while rounds were in flight, less the tick */
+    uint64_t rounds[16];      /* by verdict: hf_stats */
+    uint64_t skipped[16];
+    uint64_t context_only, rows_shipped, rows_deferred, rows_left_out;
+    int watchdog_realtime;    /* 1: it got SCHED_FIFO */
+    int locked;               /* 1: the region is locked in memory */
+};
+
+struct hfe_session;
+/* Maps the region behind fd (checked here again), takes its counter as the base, starts the watchdog. s must outlive the
+   session. Returns 0 or -errno, and *ret_reason in a static text. */
+int hfe_open_soft(int fd, struct hfs_stream *s, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason);
+/* Microseconds, or skipped. Returns 0 (see the ticket) or -errno where a stream operation failed: then the session is lost. */
+int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
+/* The verdict of a round of this session: HF_OPEN while it has none, -ESTALE where its slot went on. Never blocks. */
+int hfe_verdict(const struct hfe_session *e, uint32_t round);
+/* 1 once the stream has copied the round's reply, 0 before. */
+int hfe_consumed(const struct hfe_session *e, uint32_t round);
+/* The ids of a consumed round that is still in its slot, for tests. Returns how many (n_requests * drafts) or -ESTALE, -EAGAIN. */
+int hfe_drafts(const struct hfe_session *e, uint32_t round, int64_t *ids, uint32_t capacity);
+/* The record of a finished round, from the flight recorder. 0, or -ESTALE where it is not there (any more). */
+int hfe_record(const struct hfe_session *e, uint32_t round, struct hf_record *ret_record);
+/* Books what has finished since the last call into hf_stats and the recorder. Engine thread. Returns how many. */
+int hfe_settle(struct hfe_session *e);
+void hfe_status_of(const struct hfe_session *e, struct hfe_status *ret_status);
+uint32_t hfe_word(const struct hfe_session *e, int id);
+/* Gives the session up: no more submits, gathered rounds are released at once. Returns at once. */
+void hfe_give_up(struct hfe_session *e, int loss);
+/* Waits until the stream has consumed all it was given, ends the watchdog, unmaps, frees. -EBUSY, and nothing is freed,
+   where the stream does not get there in timeout_ns: the watchdog goes on. The socket stays the caller's. */
+int hfe_close(struct hfe_session *e, uint64_t timeout_ns);
+/* cffi:end */
+
+/* The same on any stream. */
+int hfe_open(int fd, const struct hfe_stream *s, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason);
+
+#endif

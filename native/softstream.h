@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The soft stream: a stream run by a thread of its own. It sleeps in a futex while parked or empty, so it does not eat
+ * the core that the others need. A real engine backend for machines without a GPU.
+ */
+#ifndef SOFTSTREAM_H
+#define SOFTSTREAM_H
+
+#include "hostflag.h"
+#include "stream.h"
+
+/* cffi:begin */
+#define HFS_DEPTH 1024 /* operations accepted before an enqueue blocks: about what a parked CUDA stream takes */
+
+struct hfs_stream;
+/* region: the waits on its released word sleep in the futex protocol of hf_released_wait. Returns 0 or -errno. */
+int hfs_open(struct hfs_stream **ret_stream);
+/* Runs what is enqueued, then ends the thread. -EBUSY (and nothing is freed) where the stream does not get there in timeout_ns. */
+int hfs_close(struct hfs_stream *s, uint64_t timeout_ns);
+/* Simulated GPU work: the stream is busy for this long and uses no CPU. */
+int hfs_work(struct hfs_stream *s, uint64_t ns);
+/* Calls fn(argument) in the stream's thread: a kernel. */
+int hfs_call(struct hfs_stream *s, void (*fn)(void *), void *argument);
+int hfs_copy(struct hfs_stream *s, void *to, const void *from, uint64_t bytes);
+/* A marker of everything enqueued so far; hfs_reached is true once the stream is past it. Markers only grow. */
+uint64_t hfs_marker(const struct hfs_stream *s);
+bool hfs_reached(const struct hfs_stream *s, uint64_t marker);
+int hfs_wait(struct hfs_stream *s, uint64_t marker, uint64_t timeout_ns); /* 0 or -ETIMEDOUT */
+/* Fault injection: the n-th enqueue from now on returns -error and enqueues nothing (0: none does). */
+void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error);
+/* cffi:end */
+
+/* The stream as engine.c uses it. Valid while s is open. */
+struct hfe_stream hfs_as_stream(struct hfs_stream *s);
+/* Tells the stream that a word is the released word of r, so that a wait on it counts itself in parked. */
+int hfs_attach(struct hfs_stream *s, const struct hf_region *r);
+int hfs_detach(struct hfs_stream *s, const struct hf_region *r);
+
+#endif

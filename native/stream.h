@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A stream: a FIFO of copies, writes and waits that somebody else runs in order (the soft stream's thread, a GPU).
+ * Every operation is only enqueued; 0 or -errno says whether that worked. engine.c knows nothing else of it.
+ */
+#ifndef STREAM_H
+#define STREAM_H
+
+#include <stdint.h>
+
+enum hfe_copy { HFE_COPY_TO_HOST, HFE_COPY_TO_DEVICE, HFE_COPY_ON_DEVICE };
+
+struct hfe_stream {
+    void *context;
+    int (*copy2d)(void *context, void *to, uint64_t to_pitch, const void *from, uint64_t from_pitch,
+                  uint64_t width, uint64_t height, enum hfe_copy kind);
+    /* *word := value, after everything enqueued before is visible to whoever sees the value. */
+    int (*write32)(void *context, _Atomic uint32_t *word, uint32_t value);
+    /* Nothing behind this starts before (int32)(*word - value) >= 0. */
+    int (*wait32)(void *context, _Atomic uint32_t *word, uint32_t value);
+    /* write32 and wait32 in one driver call. NULL: two calls. */
+    int (*write_wait32)(void *context, _Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *until, uint32_t reached);
+    /* *to := CLOCK_MONOTONIC. NULL where the stream has no clock. */
+    int (*stamp)(void *context, uint64_t *to);
+    int (*alloc)(void *context, uint64_t bytes, void **ret_memory); /* device memory; never on the engine thread */
+    void (*free)(void *context, void *memory);
+};
+
+#endif
