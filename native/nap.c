@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When to look for gathered again. A GPU does not wake anybody, so the loop must look; each look costs CPU, each missed
+ * moment costs latency. The nap learns the time from submitted to gathered and its expected error: it sleeps through
+ * what surely is too early, then naps as long as the estimate is uncertain, and spins only where it is not.
+ */
+#include "hostflag.h"
+
+#include <errno.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define NAP_GAIN 0.125       /* weight of the newest round in the mean, as TCP's round-trip estimator */
+#define NAP_ERROR_GAIN 0.25  /* and in the error */
+#define NAP_EARLY 2.5        /* start looking this many expected errors before the mean */
+#define NAP_SHARE 0.0625     /* a nap is this share of the expected error: about as many naps whatever the error is */
+#define NAP_OVERDUE 0.03125  /* past the expected time: this share of how much later it is */
+#define NAP_WAKE_NS 30000    /* what a sleeping thread needs to run again, asked for in advance */
+
+void hf_nap_init(struct hf_nap *n, uint64_t spin_ns, uint64_t min_nap_ns)
+{
+    *n = (struct hf_nap){.spin_ns = spin_ns, .min_nap_ns = min_nap_ns, .max_nap_ns = 1000000};
+}
+
+uint64_t hf_nap_next(const struct hf_nap *n, uint64_t elapsed_ns)
+{
+    double elapsed = (double)elapsed_ns;
+    double early = n->mean_ns - NAP_EARLY * n->error_ns - (double)n->spin_ns - NAP_WAKE_NS;
+    double nap;
+
+    if (n->learned == 0) /* nothing known: short naps, growing with the time already spent */
+        nap = elapsed * NAP_OVERDUE;
+    else if (elapsed < early)
+        return (uint64_t)(early - elapsed) + 1;
+    else if (elapsed < n->mean_ns + NAP_EARLY * n->error_ns)
+        nap = n->error_ns * NAP_SHARE;
+    else
+        nap = n->error_ns * NAP_SHARE + (elapsed - n->mean_ns) * NAP_OVERDUE;
+    /* A nap shorter than what a sleep itself costs is a spin; but no longer than spin_ns in one go. */
+    if (nap < (double)n->min_nap_ns)
+        return elapsed < n->mean_ns + (double)n->spin_ns ? 0 : n->min_nap_ns;
+    return nap > (double)n->max_nap_ns ? n->max_nap_ns : (uint64_t)nap;
+}
+
+void hf_nap_learn(struct hf_nap *n, uint64_t elapsed_ns)
+{
+    double error = (double)elapsed_ns - n->mean_ns;
+
+    if (n->learned == 0) {
+        n->mean_ns = (double)elapsed_ns;
+        n->error_ns = (double)elapsed_ns / 2;
+    } else {
+        n->mean_ns += NAP_GAIN * error;
+        n->error_ns += NAP_ERROR_GAIN * ((error < 0 ? -error : error) - n->error_ns);
+    }
+    n->learned++;
+}
+
+int hf_nap_precise(void)
+{
+    return prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL) < 0 ? -errno : 0;
+}
+
+void hf_sleep_ns(uint64_t ns)
+{
+    struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+
+    nanosleep(&ts, NULL);
+}
