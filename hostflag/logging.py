@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""structlog for every program here: a console on a terminal, JSON otherwise, one line for each change of state."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+import structlog
+
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+FORMATS: Final = ("auto", "console", "json")
+
+
+class RateLimit:
+    """
+    A structlog processor: the same event from the same place at most once in ``interval_s`` seconds.
+
+    Events ask for it with ``rate_limited=True``; ``subscript`` values in ``rate_key`` tell sources apart. What was held
+    back is counted in ``suppressed`` of the next line that passes.
+    """
+
+    def __init__(self, interval_s: float = 10.0, capacity: int = 1024) -> None:
+        self._interval_s = interval_s
+        self._capacity = capacity
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def __call__(self, logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Pass the event on, or drop it."""
+        if not event.pop("rate_limited", False):
+            return event
+        key = (str(event.get("event")), str(event.pop("rate_key", "")))
+        now = time.monotonic()
+        last, suppressed = self._seen.get(key, (float("-inf"), 0))
+        if now - last < self._interval_s:
+            self._seen[key] = (last, suppressed + 1)
+            raise structlog.DropEvent
+        if len(self._seen) >= self._capacity:
+            # Keys can come from peers: forget the oldest rather than grow.
+            self._seen.pop(next(iter(self._seen)))
+        self._seen.pop(key, None)
+        self._seen[key] = (now, 0)
+        if suppressed:
+            event["suppressed"] = suppressed
+        return event
+
+
+def configure(level: str = "info", fmt: str = "auto") -> None:
+    """
+    Set structlog up for this process, once, writing to stderr.
+
+    ``level`` is one of LEVELS, ``fmt`` one of FORMATS.
+    """
+    console = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
+    renderer: Any = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+    tail = [] if console else [structlog.processors.format_exc_info]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            RateLimit(),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *tail,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
