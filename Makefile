@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Two commands matter: make demo, make test. Each sets itself up in .venv first (scripts/setup).
+
+SHELL := /bin/bash
+PYTHON ?=
+ARGS ?=
+BIN := .venv/bin
+READY := .venv/.ready
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench native lint fmt wheel clean distclean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  ARGS='...' is passed on by demo, test and bench; PYTHON=... picks the interpreter for .venv"
+
+demo: $(READY) native ## start daemon, worker and engine stand-in, replay a text, print what happened
+	@$(BIN)/dsv41-rehearse demo $(ARGS)
+
+test: lint ## lint, then every test
+	@$(BIN)/python -m pytest -q --durations=10 $(ARGS)
+
+bench: $(READY) native ## measure rounds on this machine
+	@$(BIN)/dsv41-rehearse bench $(ARGS)
+
+native: | $(READY) ## build the C modules beside the Python sources, where they are out of date
+	@$(BIN)/python native/build_ffi.py --inplace
+
+lint: $(READY) native ## ruff, mypy, C warnings as errors with gcc and clang, x86-64 and aarch64
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/check_c.py
+
+fmt: $(READY) ## format the Python sources
+	$(BIN)/ruff check --fix --select I .
+	$(BIN)/ruff format .
+
+wheel: $(READY) ## dist/: an sdist, and the wheel made from it
+	$(BIN)/python scripts/make_wheel.py dist
+
+clean: ## remove what was built; keep .venv
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f */*.abi3.so */_*.c
+	find . -name .venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+
+distclean: clean ## remove .venv too
+	rm -rf .venv
+
+$(READY): pyproject.toml setup.py scripts/setup
+	@PYTHON='$(PYTHON)' scripts/setup
+	@touch $@
