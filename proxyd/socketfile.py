@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine socket's place in the file system: one daemon a path, no stale socket in the way, nothing of others removed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+
+from typing import TYPE_CHECKING, Final
+
+from proxyd.errors import StartError
+
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+MODE: Final = 0o660
+PROBE_TIMEOUT_S: Final = 1.0
+
+
+class SocketFile:
+    """
+    A bound SOCK_SEQPACKET socket at ``path``, and the lock that keeps a second daemon from taking the path away.
+
+    Raises StartError with what to do: where another daemon serves the path, where something else lies there, where the directory
+    is missing or not ours to write.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock_path = path.with_name(path.name + ".lock")
+        try:
+            self._lock = self._take_lock()
+            try:
+                self._remove_stale()
+                self.listening = self._bind()
+            except BaseException:
+                self._drop_lock()
+                raise
+        except OSError as fault:
+            raise StartError(f"cannot make the socket {path}: {_advice(fault, path)}") from fault
+        self._identity = self._identify()
+
+    def close(self) -> None:
+        """Remove the socket where it is still ours, then the lock. The caller has closed, or handed over, ``listening``."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._identify() == self._identity:
+                self._path.unlink()
+        self._drop_lock()
+
+    def _take_lock(self) -> int:
+        while True:
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The daemon before may have removed the file between our open and our lock: then it locks nobody out.
+                if os.fstat(lock).st_nlink > 0:
+                    return lock
+            except BlockingIOError:
+                os.close(lock)
+                raise StartError(
+                    f"another daemon serves {self._path}: stop it, or give this one another --socket"
+                ) from None
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(lock)
+
+    def _drop_lock(self) -> None:
+        # Removed while still held, see _take_lock.
+        with contextlib.suppress(FileNotFoundError):
+            self._lock_path.unlink()
+        os.close(self._lock)
+
+    def _remove_stale(self) -> None:
+        try:
+            kind = self._path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(kind):
+            raise StartError(
+                f"{self._path} is there and is no socket: it is left alone; remove it, or give another --socket"
+            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            probe.settimeout(PROBE_TIMEOUT_S)
+            answer = probe.connect_ex(str(self._path))
+        if answer == errno.ECONNREFUSED:
+            self._path.unlink()
+        elif answer != errno.ENOENT:
+            raise StartError(f"somebody listens on {self._path} already: stop it, or give this daemon another --socket")
+
+    def _bind(self) -> socket.socket:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # The mode has to be right from the first moment: after a bind with a wider one anybody could have connected.
+        before = os.umask(0o777 & ~MODE)
+        try:
+            listening.bind(str(self._path))
+        except BaseException:
+            listening.close()
+            raise
+        finally:
+            os.umask(before)
+        return listening
+
+    def _identify(self) -> tuple[int, int]:
+        found = self._path.lstat()
+        return found.st_dev, found.st_ino
+
+
+def _advice(fault: OSError, path: Path) -> str:
+    if fault.errno == errno.ENOENT:
+        return f"there is no directory {path.parent}: make it, or give another --socket"
+    if fault.errno == errno.EACCES:
+        return f"no right to write in {path.parent}: give this user the right, or give another --socket"
+    return fault.strerror or str(fault)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket's path: who may take it, what is left alone, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+from pathlib import Path
+
+import pytest
+
+from proxyd.errors import StartError
+from proxyd.socketfile import SocketFile
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "engine.sock"
+
+
+def taken(path: Path) -> SocketFile:
+    """Take the path as the daemon does."""
+    file = SocketFile(path)
+    file.listening.listen()
+    return file
+
+
+def open_fds() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def leave(file: SocketFile) -> None:
+    file.listening.close()
+    file.close()
+
+
+def test_mode_is_0660_whatever_the_umask(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        file = taken(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        assert os.umask(0) == 0
+        leave(file)
+    finally:
+        os.umask(before)
+
+
+def test_nothing_is_left_after_a_clean_end(path: Path) -> None:
+    leave(taken(path))
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_second_daemon_is_refused_and_the_first_goes_on(path: Path) -> None:
+    file = taken(path)
+    with pytest.raises(StartError, match="another daemon serves"):
+        SocketFile(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as engine:
+        engine.connect(str(path))
+    leave(file)
+
+
+def test_a_live_socket_without_a_lock_is_left_alone(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(StartError, match="somebody listens"):
+            SocketFile(path)
+        assert path.is_socket()
+    assert not path.with_name("engine.sock.lock").exists()
+
+
+def test_a_live_stream_socket_is_left_alone(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(StartError, match="somebody listens"):
+            SocketFile(path)
+        assert path.is_socket()
+
+
+def test_the_socket_and_lock_of_a_dead_daemon_are_replaced(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    path.with_name("engine.sock.lock").touch()
+    file = taken(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as engine:
+        engine.connect(str(path))
+    assert path.is_socket()
+    leave(file)
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_what_is_no_socket_is_never_removed(path: Path, kind: str) -> None:
+    if kind == "file":
+        path.write_text("precious")
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(path.parent / "elsewhere")
+    with pytest.raises(StartError, match="is no socket"):
+        SocketFile(path)
+    assert os.path.lexists(path)
+    assert not path.with_name("engine.sock.lock").exists()
+
+
+def test_a_socket_that_somebody_put_there_since_is_not_removed(path: Path) -> None:
+    file = taken(path)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(path))
+        leave(file)
+        assert path.is_socket()
+
+
+def test_a_missing_directory_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="there is no directory"):
+        SocketFile(tmp_path / "missing" / "engine.sock")
+
+
+def test_refusals_leak_no_descriptor(path: Path) -> None:
+    file = taken(path)
+    before = open_fds()
+    for _ in range(20):
+        with pytest.raises(StartError):
+            SocketFile(path)
+    assert open_fds() == before
+    leave(file)
