@@ -7,6 +7,7 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help demo test bench native lint fmt wheel clean distclean
 
 help: ## this list
@@ -22,7 +23,8 @@ test: lint ## lint, then every test
 bench: $(READY) native ## measure rounds on this machine
 	@$(BIN)/dsv41-rehearse bench $(ARGS)
 
-native: | $(READY) ## build the C modules beside the Python sources, where they are out of date
+native: ## build the C modules beside the Python sources, where they are out of date
+	@[ -e $(READY) ] || $(MAKE) --no-print-directory $(READY)
 	@$(BIN)/python native/build_ffi.py --inplace
 
 lint: $(READY) native ## ruff, mypy, C warnings as errors with gcc and clang, x86-64 and aarch64
