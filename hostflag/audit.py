@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The audit: engine and worker each write one line a round, what they sent and what they got. Comparing the two files shows
-that every row and every draft arrived, bit for bit.
+The audit: engine and worker each write one line a round, what they sent and what they got.
+
+Comparing the two files shows that every row and every draft arrived, bit for bit.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Channel(Generic[Incoming]):
         payload, fds, flags = self._receive_packet()
         received: Received[Incoming] | None = None
         try:
-            received = Received(self._decode(payload, flags), fds)
+            received = Received(self._decode(payload, flags, len(fds)), fds)
         finally:
             if received is None:
                 for fd in fds:
@@ -140,12 +140,12 @@ class Channel(Generic[Incoming]):
                 fds.frombytes(data[: len(data) - len(data) % _INT_BYTES])
         return payload, list(fds), got_flags
 
-    def _decode(self, payload: bytes, flags: int) -> Incoming:
+    def _decode(self, payload: bytes, flags: int, fd_count: int) -> Incoming:
         if not payload:
             raise ChannelClosed("end of file, or an empty packet")
         if flags & socket.MSG_TRUNC:
             raise BadMessage(f"message over the limit of {MAX_MESSAGE_BYTES} bytes")
-        if flags & socket.MSG_CTRUNC:
+        if flags & socket.MSG_CTRUNC or fd_count > MAX_FDS:
             raise BadMessage(f"more than {MAX_FDS} descriptors, or no room for them (RLIMIT_NOFILE)")
         try:
             return self._decoder.decode(payload)

@@ -30,7 +30,12 @@ class RateLimit:
         self._capacity = capacity
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
 
-    def __call__(self, logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    @property
+    def tracked(self) -> int:
+        """How many events are remembered."""
+        return len(self._seen)
+
+    def __call__(self, _logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Pass the event on, or drop it."""
         if not event.pop("rate_limited", False):
             return event
