@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures for every test: short directories for sockets, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import leaks
+import pytest
+
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TEMPORARY = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Mark our processes, and give temporary files a directory of their own, so that what is left of either shows."""
+    os.environ[leaks.MARK] = secrets.token_hex(8)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_path stays where it was
+    config.stash[TEMPORARY] = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="dsv41-t", dir="/tmp")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[TEMPORARY], ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Fail a module that leaves a process, thread, fd, mapped memfd or temporary file."""
+    before = leaks.held()
+    yield
+    left = leaks.left_since(before)
+    if left:
+        pytest.fail("left behind by this module:\n" + "\n".join(left), pytrace=False)
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """Give a directory with a path short enough for a Unix socket's 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="d"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's directory."""
+    return ROOT
