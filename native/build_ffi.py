@@ -13,28 +13,42 @@ import argparse
 import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-import cffi
+
+try:
+    import cffi
+except ImportError:
+    sys.exit(
+        f"build_ffi: {sys.executable} has no cffi, which writes the glue: pip install cffi (or apt-get install python3-cffi)"
+    )
 
 
 NATIVE: Final = Path(__file__).resolve().parent
 ROOT: Final = NATIVE.parent
 MARKED: Final = re.compile(r"/\* cffi:begin \*/(.*?)/\* cffi:end \*/", re.DOTALL)
-COMPILE_ARGS: Final = ["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
+COMPILE_ARGS: Final = [
+    "-std=gnu11",
+    "-D_GNU_SOURCE",
+    "-O2",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-fvisibility=hidden",
+    "-pthread",
+]
 # cffi's generated glue is not ours to keep free of these; our own files are checked with -Werror by `make lint`.
 GLUE_ARGS: Final = ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 REGION: Final = ("layout.c", "region.c", "hostflag.c")
 
 
-@dataclass(frozen=True)
-class Module:
+class Module(NamedTuple):  # no dataclass: cffi executes this file as no module that one could look itself up in
     """A C extension: its import name, the headers Python sees, the sources it is made of."""
 
     name: str
@@ -70,10 +84,15 @@ def declarations(header: Path) -> str:
 
 
 def require_tools() -> None:
-    """Raise BuildError where the C compiler or Python.h is missing."""
+    """Raise BuildError where the C compiler, the C library's headers or Python.h is missing."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) is None and shutil.which("cc") is None:
-        raise BuildError(f"no C compiler ({compiler!r} is not on PATH): apt-get install gcc")
+    if shutil.which(compiler) is None:
+        raise BuildError(
+            f"no C compiler ({compiler!r} is not on PATH): apt-get install gcc libc6-dev, or name yours in CC"
+        )
+    probe = "#include <stdio.h>\n#include <linux/futex.h>\n"
+    if subprocess.run([compiler, "-E", "-"], input=probe, text=True, capture_output=True, check=False).returncode:
+        raise BuildError(f"{compiler!r} finds no C library headers: apt-get install libc6-dev")
     include = Path(sysconfig.get_paths()["include"])
     if not (include / "Python.h").exists():
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
