@@ -12,6 +12,7 @@
 #define HW_MAGIC 877024068      /* "DSF4" as a little-endian u32 */
 #define HW_VERSION 1
 #define HW_MAX_CONTROL_BYTES 65536 /* body of OPEN, OPENED, REFUSED, CLOSE, PING, PONG */
+#define HW_MAX_PART_BYTES 67108864 /* of any message: what is longer, a worker's socket refuses with its connection */
 
 enum hw_type {
     HW_OPEN = 1, HW_OPENED, HW_REFUSED, HW_ROUND, HW_REPLY, HW_CLOSE, HW_PING, HW_PONG, HW_TYPE_MAX
