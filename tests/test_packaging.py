@@ -63,20 +63,9 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    python = venv / "bin" / "python"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "-q",
-        "--no-index",
-        "--no-deps",
-        "--force-reinstall",
-    ]
-    subprocess.run([*pip, built.wheel], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
+    options = ["-q", "--no-index", "--no-deps", "--force-reinstall"]
+    subprocess.run([*pip, "install", *options, str(built.wheel)], check=True)
     return venv / "bin"
 
 
