@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps one session linked to the worker: gives its loop a link, closes what comes back, gives a new one, says what changed."""
+
+from __future__ import annotations
+
+import errno
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import zmq
+
+from hostflag.control import Opened, Refused
+from proxyd.peer import printable
+from proxyd.roundloop import EventKind
+
+
+if TYPE_CHECKING:
+    from proxyd.events import Events, Timer
+    from proxyd.link import Link, Links
+    from proxyd.roundloop import LoopEvent, RoundLoop
+
+
+SAY_UNREACHABLE_S: Final = 1.0  # a worker that is back sooner is not worth two lines
+SOUND_S: Final = 2.0  # a link that was up for so long makes the next one come without delay
+FIRST_DELAY_S: Final = 0.02
+MAX_DELAY_S: Final = 0.4  # so that a worker that is back drafts again within a second
+_OPENED: Final = msgspec.json.Decoder(Opened)
+_REFUSED: Final = msgspec.json.Decoder(Refused)
+
+
+class LinkKeeper:
+    """``opening`` is the session's whole OPEN message; ``max_bytes`` the largest message that its worker may send."""
+
+    def __init__(
+        self, events: Events, links: Links, loop: RoundLoop, *, opening: bytes, max_bytes: int, log: Any, rate_key: str
+    ) -> None:
+        self._events = events
+        self._links = links
+        self._loop = loop
+        self._opening = opening
+        self._max_bytes = max_bytes
+        self._log = log.bind(endpoint=links.endpoint)
+        self._limited: Final = {"rate_limited": True, "rate_key": rate_key}
+        # Every link that a loop may still be using is in here: losing the last reference would close its sockets.
+        self._given: dict[int, Link] = {}
+        self._said = ""  # the last state that was written to the log
+        self._resets = 0  # links in a row that were given back without having been sound
+        self._retry: Timer | None = None
+        self._notice: Timer | None = None
+        self._sound: Timer | None = None
+        self._ending = False
+
+    def start(self) -> None:
+        self._expect_worker()
+        self._give()
+
+    def take(self, event: LoopEvent) -> None:
+        """Act on a LINK event of the loop."""
+        match event.kind:
+            case EventKind.LINK_UP:
+                self._up(event.body)
+            case EventKind.LINK_DOWN:
+                self._down(event.reason)
+            case EventKind.LINK_REFUSED:
+                self._refused(event.body)
+            case EventKind.LINK_RETURNED:
+                self._given.pop(event.tag).close()
+            case EventKind.LINK_WANTED:
+                self._down(event.reason)
+                self._give_later()
+
+    def stop(self) -> None:
+        """Give no more links. The loop returns the one it has."""
+        self._ending = True
+        for timer in (self._retry, self._notice, self._sound):
+            if timer is not None:
+                timer.cancel()
+
+    def close(self) -> None:
+        """Close what the loop, which is over, did not return."""
+        while self._given:
+            self._given.popitem()[1].close()
+
+    def _give(self) -> None:
+        if self._ending:
+            return
+        try:
+            link = self._links.make(self._max_bytes)
+        except zmq.ZMQError as fault:
+            self._log.error("no link to the worker can be made", reason=str(fault), **self._limited)
+            self._give_later()
+            return
+        try:
+            link.give(self._loop, self._opening)
+        except OSError as fault:
+            link.close()
+            if fault.errno != errno.ESHUTDOWN:  # the loop is over: STOPPED is on its way
+                self._log.error("the round loop takes no link", reason=str(fault), **self._limited)
+                self._give_later()
+            return
+        self._given[link.tag] = link
+
+    def _give_later(self) -> None:
+        if self._ending:
+            return
+        delay = 0.0 if self._resets == 0 else min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(self._resets, 16))
+        self._resets += 1
+        self._retry = self._events.after(delay, self._give)
+
+    def _up(self, body: bytes) -> None:
+        self._cancel_notice()
+        self._sound = self._events.after(SOUND_S, self._is_sound)
+        try:
+            opened = _OPENED.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+            self._log.warning("the worker's OPENED is not sound", reason=printable(str(fault)), **self._limited)
+            opened = Opened(worker="?", drafter="?")
+        self._say("worker up", worker=printable(opened.worker), drafter=printable(opened.drafter))
+
+    def _down(self, reason: str) -> None:
+        if self._sound is not None:
+            self._sound.cancel()
+            self._sound = None
+            self._log.warning("worker link lost", reason=reason, **self._limited)
+        self._expect_worker()
+
+    def _refused(self, body: bytes) -> None:
+        self._cancel_notice()
+        try:
+            refused = _REFUSED.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+            refused = Refused(code="?", reason=f"its REFUSED is not sound: {fault}")
+        self._say("worker refused the session", code=printable(refused.code), reason=printable(refused.reason))
+
+    def _expect_worker(self) -> None:
+        if self._notice is None and not self._ending:
+            self._notice = self._events.after(SAY_UNREACHABLE_S, self._unreachable)
+
+    def _unreachable(self) -> None:
+        self._notice = None
+        self._say("worker unreachable, waiting")
+
+    def _cancel_notice(self) -> None:
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
+
+    def _is_sound(self) -> None:
+        self._resets = 0
+
+    def _say(self, what: str, **details: str) -> None:
+        state = f"{what} {details}"
+        if state != self._said:
+            self._said = state
+            write = self._log.info if what == "worker up" else self._log.warning
+            write(what, **details)

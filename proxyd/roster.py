@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sessions of this daemon: who may have one, which ones there are, what the ended ones amounted to."""
+
+from __future__ import annotations
+
+import os
+
+from typing import TYPE_CHECKING, Final
+
+from hostflag import geometry as geometries
+from hostflag.channel import Channel
+from hostflag.messages import FromEngine, Hello
+from proxyd.errors import RefusedError
+from proxyd.roundloop import LoopConfig, LoopError, RoundLoop
+from proxyd.session import Session
+from proxyd.tally import Tally
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from proxyd.events import Events
+    from proxyd.link import Links
+    from proxyd.settings import Settings
+
+
+MAX_SESSIONS: Final = 16
+MAX_ENDING: Final = 16  # sessions whose loops are on their way out
+MAX_REGION_BYTES: Final = 4 << 30  # of all sessions together
+
+
+class Roster:
+    """``on_empty`` is called whenever the last session is over."""
+
+    def __init__(self, events: Events, links: Links, settings: Settings, on_empty: Callable[[], None]) -> None:
+        self._events = events
+        self._links = links
+        self._settings = settings
+        self._on_empty = on_empty
+        self._sessions: dict[int, Session] = {}
+        self._ended = Tally()
+        self.started = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        """Yield the sessions that run: not those that are ending."""
+        return (session for session in list(self._sessions.values()) if not session.ending)
+
+    def new_number(self) -> int:
+        """Return a session id that is not in use: random, 64 bits, never 0."""
+        while True:
+            number = int.from_bytes(os.urandom(8), "little")
+            if number and number not in self._sessions:
+                return number
+
+    def make_room(self, hello: Hello) -> int:
+        """
+        End the older sessions of the same engine and return the bytes of the region that this one would get.
+
+        Raises RefusedError where there is no room for one more.
+        """
+        region_bytes = geometries.region_bytes(hello.geometry)
+        for session in self:
+            if (session.hello.engine.name, session.hello.engine.rank) == (hello.engine.name, hello.engine.rank):
+                session.end("the engine has a newer session")
+        running = list(self)
+        if len(running) >= MAX_SESSIONS or len(self) - len(running) >= MAX_ENDING:
+            raise RefusedError("busy", f"this daemon has {MAX_SESSIONS} sessions already: stop an engine, or try again")
+        in_use = sum(session.region_bytes for session in running)
+        if in_use + region_bytes > MAX_REGION_BYTES:
+            raise RefusedError(
+                "memory",
+                f"a region of {region_bytes} bytes is too much beside the {in_use} in use (limit {MAX_REGION_BYTES}): "
+                "make ring_bytes, slots or max_requests smaller",
+            )
+        return region_bytes
+
+    def add(self, channel: Channel[FromEngine], hello: Hello, number: int, region_fd: int, base: int) -> Session:
+        """
+        Start a session on a region whose counter stands at ``base``. It owns ``channel`` once its ``start`` is called.
+
+        Raises RefusedError where its loop does not start.
+        """
+        settings = self._settings
+        config = LoopConfig(
+            session=number,
+            base=base,
+            network_timeout_ns=round(settings.network_timeout_ms * 1e6),
+            spin_ns=round(settings.spin_us * 1e3),
+            nap_ns=round(settings.nap_us * 1e3),
+        )
+        try:
+            loop = RoundLoop(region_fd, channel.fileno(), config)
+        except (LoopError, OSError) as fault:
+            raise RefusedError("region", f"no round loop on this region: {fault}") from fault
+        session = Session(
+            self._events,
+            self._links,
+            channel,
+            loop,
+            hello,
+            number=number,
+            region_bytes=geometries.region_bytes(hello.geometry),
+            on_over=self._remove,
+        )
+        self._sessions[number] = session
+        self.started += 1
+        return session
+
+    def drain(self, reason: str) -> None:
+        for session in self:
+            session.drain(reason)
+
+    def end(self, reason: str) -> None:
+        for session in self:
+            session.end(reason)
+
+    def tally(self) -> Tally:
+        """Return what all sessions, ended ones included, have counted."""
+        tally = Tally()
+        tally.add(self._ended)
+        for session in self._sessions.values():
+            tally.add_loop(session.loop)
+        return tally
+
+    def _remove(self, session: Session, tally: Tally) -> None:
+        self._ended.add(tally)
+        del self._sessions[session.number]
+        if not self._sessions:
+            self._on_empty()

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine session from READY to its end: the socket, the round loop, the link to the worker."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from hostflag import wire
+from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
+from hostflag.control import Close, Open, SessionGeometry
+from hostflag.messages import Bye, Draining, FromEngine, Goodbye, Hello, Ready, Region
+from proxyd.events import READ
+from proxyd.link import max_message_bytes
+from proxyd.linkkeeper import LinkKeeper
+from proxyd.peer import printable
+from proxyd.roundloop import EventKind, LinkState
+from proxyd.tally import Tally
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxyd.events import Events, Timer
+    from proxyd.link import Links
+    from proxyd.roundloop import LoopEvent, RoundLoop
+
+
+STOP_LIMIT_S: Final = 2.0
+JOIN_LIMIT_S: Final = 1.0
+_REASONS: Final = {
+    EventKind.LOST: "the engine gave the session up",
+    EventKind.ENGINE_GONE: "the engine is gone",
+    EventKind.FAULT: "the region is not sound",
+}
+
+
+class Session:
+    """
+    Owns ``channel`` and ``loop`` from here on; ``on_over`` is called once, with what the session
+    amounted to, when nothing of it is left.
+
+    ``number`` is the session's id, ``region_bytes`` what its region takes.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        links: Links,
+        channel: Channel[FromEngine],
+        loop: RoundLoop,
+        hello: Hello,
+        *,
+        number: int,
+        region_bytes: int,
+        on_over: Callable[[Session, Tally], None],
+    ) -> None:
+        self.hello = hello
+        self.number = number
+        self.region_bytes = region_bytes
+        self.loop = loop
+        self._events = events
+        self._channel = channel
+        self._on_over = on_over
+        self._began = time.monotonic()
+        self._reason = ""  # why it ends; empty while it does not
+        self._stuck: Timer | None = None
+        engine = hello.engine
+        self.log: Any = structlog.get_logger().bind(session=f"{number:016x}", engine=engine.name, rank=engine.rank)
+        opening = Open(
+            protocol=wire.PROTOCOL, engine=engine, model=hello.model, geometry=SessionGeometry.of(hello.geometry)
+        )
+        self._keeper = LinkKeeper(
+            events,
+            links,
+            loop,
+            opening=wire.encode_control(number, opening),
+            max_bytes=max_message_bytes(hello.geometry),
+            log=self.log,
+            rate_key=f"{number:016x}",
+        )
+
+    def start(self, region_fd: int | None) -> None:
+        """Tell the engine that it is ready, with the new region where it asked for one; heed engine and loop from now on."""
+        self._events.watch(self.loop, READ, self._guarded(self._heed_loop))
+        self._events.watch(self._channel, READ, self._guarded(self._heed_engine))
+        self._keeper.start()
+        error = self.loop.lock_error()
+        lock_reason = _lock_advice(error, self.region_bytes) if error else None
+        try:
+            if region_fd is not None:
+                self._channel.send(Region(bytes=self.region_bytes), [region_fd])
+            self._channel.send(Ready(locked=not error, lock_reason=lock_reason))
+        except (ChannelClosed, ChannelTimeout):
+            self.end(_REASONS[EventKind.ENGINE_GONE])
+            return
+        self.log.info("session ready", model=self.hello.model, region_bytes=self.region_bytes, not_locked=lock_reason)
+
+    @property
+    def ending(self) -> bool:
+        return bool(self._reason)
+
+    @property
+    def worker_up(self) -> bool:
+        return self.loop.link_state() is LinkState.UP
+
+    def drain(self, reason: str) -> None:
+        """Take no new rounds, and tell the engine why."""
+        if not self.ending:
+            self._tell(Draining(reason=reason))
+            self.loop.drain()
+
+    def end(self, reason: str) -> None:
+        """Begin the end; what is in flight is released by the loop. Only the first reason counts."""
+        if self.ending:
+            return
+        self._reason = reason
+        self._events.forget(self._channel)
+        self._keeper.stop()
+        self._stuck = self._events.after(STOP_LIMIT_S, self._say_stuck)
+        self.loop.stop(wire.encode_control(self.number, Close(reason=reason)))
+
+    def _guarded(self, act: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            try:
+                act()
+            except Exception:
+                self.log.exception("session failed")
+                self.end("an error in the daemon")
+
+        return call
+
+    def _heed_engine(self) -> None:
+        try:
+            received = self._channel.receive(0)
+        except ChannelTimeout:
+            return
+        except ChannelClosed:
+            self.end(_REASONS[EventKind.ENGINE_GONE])
+            return
+        except BadMessage as fault:
+            self.log.warning("engine sent no message of the protocol", reason=printable(str(fault)))
+            self.end("the engine broke the protocol")
+            return
+        received.close_fds()  # no message of a running session carries any
+        if isinstance(received.message, Goodbye):
+            self.end("the engine said goodbye")
+            return
+        self.log.warning("engine sent what has no place in a running session", kind=type(received.message).__name__)
+        self.end("the engine broke the protocol")
+
+    def _heed_loop(self) -> None:
+        for event in self.loop.events():
+            self._take(event)
+
+    def _take(self, event: LoopEvent) -> None:
+        match event.kind:
+            case EventKind.STOPPED:
+                self._over()
+            case EventKind.LOST | EventKind.ENGINE_GONE:
+                self.end(_REASONS[event.kind])
+            case EventKind.FAULT:
+                self.log.error("the engine's region is not sound", reason=event.reason)
+                self.end(_REASONS[event.kind])
+            case EventKind.BAD_GATHER:
+                self.log.error("a gathered round does not fit its header", reason=event.reason)
+            case _:
+                self._keeper.take(event)
+
+    def _over(self) -> None:
+        self.end("the round loop stopped")  # where it was the loop's own wish
+        if self._stuck is not None:
+            self._stuck.cancel()
+        self._events.forget(self.loop)
+        tally = Tally()
+        tally.add_loop(self.loop)
+        if not self.loop.join(JOIN_LIMIT_S):
+            self._say_stuck()
+            return
+        self._keeper.close()
+        # The region is let go of and the loop's own socket closed: only now may the engine see the end.
+        self._tell(Bye())
+        self._channel.close()
+        self.log.info(
+            "session over",
+            reason=self._reason,
+            seconds=round(time.monotonic() - self._began, 3),
+            rounds=tally.rounds(),
+            context_only=int(tally.counters.context_only),
+            rows=int(tally.counters.rows_sent),
+        )
+        self._on_over(self, tally)
+
+    def _tell(self, message: Draining | Bye) -> None:
+        try:
+            self._channel.send(message)
+        except (ChannelClosed, ChannelTimeout) as fault:
+            # It knows, or it does not read: the socket's end says the same.
+            self.log.debug("engine was not told", message=type(message).__name__, reason=str(fault))
+
+    def _say_stuck(self) -> None:
+        # Nothing is closed under a loop that runs: its memory and sockets are kept until the process ends.
+        self.log.error("round loop does not stop", reason=self._reason)
+
+
+def _lock_advice(error: int, region_bytes: int) -> str:
+    return f"{os.strerror(error)}: LimitMEMLOCK= (ulimit -l) must allow {region_bytes} bytes a session"
