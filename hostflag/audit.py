@@ -83,10 +83,13 @@ class AuditWriter:
     def write(self, line: RoundAudit) -> None:
         """Append one round."""
         self._file.write(self._encoder.encode(line) + b"\n")
-        now = time.monotonic()
-        if now - self._flushed >= FLUSH_S:
-            self._file.flush()
-            self._flushed = now
+        if time.monotonic() - self._flushed >= FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what is buffered to the kernel; for loops that fall idle."""
+        self._file.flush()
+        self._flushed = time.monotonic()
 
     def close(self) -> None:
         """Flush and close. Closing twice is harmless."""

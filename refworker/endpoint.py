@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's socket and where it is bound."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from hostflag.wire import MAX_PART_BYTES
+
+
+# A session has one round outstanding and a few context-only ones behind it; more than that waits in the peer.
+QUEUED_MESSAGES: Final = 16
+RECEIVE_TIMEOUT_MS: Final = 250
+HEARTBEAT_MS: Final = 5_000
+HEARTBEAT_LIMIT_MS: Final = 15_000
+
+
+class BindFault(Exception):
+    """The endpoint cannot be bound; the text says why."""
+
+
+def bind(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[bytes]:
+    """
+    Return a bound ROUTER; ``tcp://HOST:0`` or ``tcp://HOST:*`` picks a port.
+
+    Raises BindFault.
+    """
+    socket = context.socket(zmq.ROUTER)
+    options = {
+        zmq.LINGER: 0,
+        zmq.MAXMSGSIZE: MAX_PART_BYTES,
+        zmq.RCVHWM: QUEUED_MESSAGES,
+        zmq.SNDHWM: QUEUED_MESSAGES,
+        zmq.RCVTIMEO: RECEIVE_TIMEOUT_MS,
+        zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+        zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_LIMIT_MS,
+        zmq.HEARTBEAT_TTL: HEARTBEAT_LIMIT_MS,
+        zmq.ROUTER_MANDATORY: 1,  # a reply that cannot leave is an error that is counted
+        zmq.IPV6: int("[" in endpoint),
+    }
+    try:
+        for option, value in options.items():
+            socket.setsockopt(option, value)
+        socket.bind(endpoint)
+    except (zmq.ZMQError, ValueError) as error:
+        socket.close()
+        raise BindFault(f"cannot bind {endpoint}: {error}") from error
+    return socket
+
+
+class EndpointFile:
+    """Says where the worker is bound, for whoever started it with a port to be picked. Removed at the end."""
+
+    def __init__(self, path: Path, endpoint: str) -> None:
+        self._path = path
+        staged = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            staged.write_text(endpoint + "\n", encoding="utf-8")
+            self._inode = staged.stat().st_ino
+            staged.replace(path)
+        except OSError as error:
+            staged.unlink(missing_ok=True)
+            raise BindFault(f"cannot write {path}: {error.strerror}") from error
+
+    def remove(self) -> None:
+        """Remove the file, unless another worker's has taken its place."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All sessions of the worker: who may open one, which ones it ends, which ones were forgotten by their peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from hostflag.control import Open
+from hostflag.wire import PROTOCOL
+from refworker.drafter import CannotDraft, Drafter
+from refworker.session import Session
+
+
+MAX_SESSIONS: Final = 64
+SILENCE_S: Final = 300.0  # docs/CONTRACT.md: a daemon that keeps a session is heard of at least once a minute
+
+_log = structlog.get_logger()
+
+
+class NotOpened(Exception):
+    """The session is not opened: ``code`` for programs, the text for people."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Sessions:
+    """Sessions by number. Each gets a drafter of its own from ``make``."""
+
+    def __init__(self, make: Callable[[], Drafter], limit: int = MAX_SESSIONS) -> None:
+        self._make = make
+        self._limit = limit
+        self._sessions: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, number: int, identity: bytes, opening: Open, now: float) -> list[Session]:
+        """
+        Open a session with empty contexts, also where it is open already.
+
+        Returns the older sessions of the same engine name and rank, which have ended with it. Raises NotOpened.
+        """
+        self.close(number, "opened again")
+        if opening.protocol != PROTOCOL:
+            raise NotOpened(
+                "protocol", f"this worker speaks protocol {PROTOCOL}, not {opening.protocol}: update the older side"
+            )
+        older = [s for s in self._sessions.values() if _same_engine(s.opening, opening)]
+        for session in older:
+            self.close(session.number, "its engine opened another session")
+        if len(self._sessions) >= self._limit:
+            raise NotOpened("sessions", f"this worker has its {self._limit} sessions: end one, or start another worker")
+        self._sessions[number] = Session(number, identity, opening, self._started(opening), now)
+        _log.info("session opened", session=f"{number:016x}", engine=opening.engine.name, rank=opening.engine.rank)
+        return older
+
+    def find(self, number: int, identity: bytes) -> Session | None:
+        """Return an open session. One that another connection opened is none: OPEN comes first on every connection."""
+        session = self._sessions.get(number)
+        return session if session is not None and session.identity == identity else None
+
+    def close(self, number: int, reason: str) -> None:
+        """End a session and forget its contexts; none may be open."""
+        session = self._sessions.pop(number, None)
+        if session is not None:
+            _log.info("session closed", session=f"{number:016x}", engine=session.opening.engine.name, reason=reason)
+
+    def reap(self, now: float) -> None:
+        """End the sessions whose peers were silent for too long."""
+        for session in list(self._sessions.values()):
+            if now - session.seen > SILENCE_S:
+                self.close(session.number, f"nothing was heard of it for {SILENCE_S:.0f} s")
+
+    def _started(self, opening: Open) -> Drafter:
+        try:
+            drafter = self._make()
+            drafter.start(opening)
+        except CannotDraft as error:
+            raise NotOpened("model", str(error)) from error
+        except Exception as error:
+            _log.exception("drafter failed", doing="start", rate_limited=True)
+            raise NotOpened(
+                "drafter", f"the worker's drafter did not start ({error!r}): see the worker's log"
+            ) from error
+        return drafter
+
+
+def _same_engine(one: Open, other: Open) -> bool:
+    return (one.engine.name, one.engine.rank) == (other.engine.name, other.engine.rank)
