@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of one quantity, and what is said of them."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Spread:
+    """
+    Percentiles of ``n`` samples, in the unit of the samples; all None where there are none.
+
+    ``batch``: mean requests a step, where the quantity depends on it.
+    """
+
+    n: int
+    p50: float | None
+    p99: float | None
+    max: float | None
+    mean: float | None
+    batch: float | None = None
+
+    def __str__(self) -> str:
+        if self.p50 is None or self.p99 is None or self.max is None:
+            return "no samples"
+        return f"p50 {self.p50:.4g}, p99 {self.p99:.4g}, max {self.max:.4g}"
+
+
+class Samples:
+    """A growing list of numbers, 8 bytes each."""
+
+    def __init__(self) -> None:
+        self.values: array[float] = array("d")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, value: float) -> None:
+        """Append one."""
+        self.values.append(value)
+
+    def percentile(self, percent: float) -> float | None:
+        """Return a percentile, None without samples."""
+        return round(float(np.percentile(self.values, percent)), 3) if self.values else None
+
+    def spread(self, batch: float | None = None) -> Spread:
+        """Return what is said of them."""
+        if not self.values:
+            return Spread(0, None, None, None, None, batch)
+        values: np.ndarray[Any, np.dtype[np.float64]] = np.frombuffer(self.values, np.float64)
+        p50, p99 = np.percentile(values, [50, 99])
+        return Spread(
+            len(values), round(float(p50), 3), round(float(p99), 3), round(float(values.max()), 3),
+            round(float(values.mean()), 3), batch,
+        )  # fmt: skip

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other processes of a rehearsal, in a temporary directory: daemon and worker, started, awaited, ended, cleaned up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, final
+
+from dsv41_rehearse._standin import lib
+from dsv41_rehearse.proc import alive
+
+
+READY_S: Final = 20.0
+END_S: Final = 5.0
+LOG_TAIL: Final = 5  # lines of a log that an error shows
+_PARENT_GONE: Final = 117  # exit status of a child whose parent died before it could ask for the signal
+
+
+class StackError(Exception):
+    """A process did not start or ended by itself; the message holds the end of its log."""
+
+
+@dataclass
+class Child:
+    """A process of the stack. Its log is what it writes to stderr."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+    def ready(self, timeout_s: float = READY_S) -> dict[str, Any]:
+        """Return the fields of its log line event="ready". Raises StackError where none comes."""
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            for line in self.log.read_text(errors="replace").splitlines():
+                event = _event(line)
+                if event is not None and event.get("event") == "ready":
+                    return event
+            if self.process.poll() is not None:
+                raise StackError(
+                    f"{self.name} ended with status {self.process.returncode} before it was ready:\n{self.tail()}"
+                )
+            time.sleep(0.01)
+        raise StackError(f"{self.name} was not ready within {timeout_s:g} s:\n{self.tail()}")
+
+    def tail(self) -> str:
+        """Return the last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL:]) or "(its log is empty)"
+
+    def end(self, timeout_s: float = END_S) -> int:
+        """End it: SIGTERM, after ``timeout_s`` SIGKILL. Returns its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)  # a stopped process could not follow
+            self.process.terminate()
+            try:
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        return self.process.wait()
+
+
+@final
+@dataclass
+class Stack:
+    """
+    Processes and the directory they work in. As a context manager it leaves neither behind, whatever happened.
+
+    ``keep``: both stay, for inspection.
+    """
+
+    keep: bool = False
+    directory: Path = field(init=False)
+    children: list[Child] = field(default_factory=list)
+
+    def __enter__(self) -> Stack:
+        self.directory = Path(tempfile.mkdtemp(prefix="dsv41-rehearse-"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.keep:
+            self.end()
+
+    @property
+    def socket(self) -> Path:
+        """Where the daemon listens for engines."""
+        return self.directory / "engine.sock"
+
+    def start_worker(
+        self, drafter: str, *, delay_ms: float = 0.0, audit: Path | None = None, name: str = "worker"
+    ) -> str:
+        """Start a reference worker. Returns the endpoint it bound."""
+        endpoint_file = self.directory / f"{name}.endpoint"
+        arguments = ["--bind", "tcp://127.0.0.1:*", "--endpoint-file", str(endpoint_file), "--drafter", drafter]
+        arguments += ["--delay-ms", str(delay_ms)] if delay_ms else []
+        arguments += ["--audit", str(audit)] if audit is not None else []
+        self.start(name, "refworker", [*arguments, "--log-format", "json"]).ready()
+        return endpoint_file.read_text().strip()
+
+    def start_daemon(self, endpoint: str, *, name: str = "daemon", socket: Path | None = None) -> Child:
+        """Start a daemon that serves ``socket`` (the stack's by default) with the worker at ``endpoint``; wait until it is ready."""
+        arguments = ["--socket", str(socket or self.socket), "--worker", endpoint, "--metrics", "127.0.0.1:0"]
+        daemon = self.start(name, "proxyd", [*arguments, "--log-format", "json"])
+        daemon.ready()
+        return daemon
+
+    def start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
+        """Start ``python -m module``; its stderr goes to ``name``.log."""
+        log = self.directory / f"{name}.log"
+        with log.open("ab") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                # Ctrl-C on the terminal is for the rehearsal, which then ends its children in order.
+                start_new_session=True,
+                preexec_fn=None if self.keep else _with_parent(os.getpid()),  # noqa: PLW1509 no thread of ours runs yet
+            )
+        child = Child(name, process, log)
+        self.children.append(child)
+        return child
+
+    def end(self) -> list[str]:
+        """End every process, the newest first, and remove the directory. Returns what did not go as it should."""
+        faults = []
+        while self.children:
+            child = self.children.pop()
+            ended_before = child.process.poll() is not None
+            status = child.end()
+            if status != 0 and not ended_before:
+                faults.append(f"{child.name} ended with status {status}: {child.tail()}")
+            if alive(child.pid):
+                faults.append(f"{child.name} (pid {child.pid}) is still there")
+        shutil.rmtree(self.directory, ignore_errors=True)
+        if self.directory.exists():
+            faults.append(f"{self.directory} is still there")
+        return faults
+
+
+def _with_parent(parent: int) -> Callable[[], None]:
+    """Return what makes a child end when its parent does, however that dies."""
+
+    def ask() -> None:
+        lib.st_die_with_parent(signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(_PARENT_GONE)
+
+    return ask
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
