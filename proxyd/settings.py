@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hostflag.defaults import ENGINE_SOCKET, WORKER_ENDPOINT
 from hostflag.version import VERSION
 
 
@@ -62,14 +63,14 @@ def _parser() -> argparse.ArgumentParser:
         "--socket",
         metavar="PATH",
         type=_socket_path,
-        default="/run/dsv41-proxyd/engine.sock",
+        default=ENGINE_SOCKET,
         help="where engines connect",
     )
     add(
         "--worker",
         metavar="ENDPOINT",
         type=_endpoint,
-        default="tcp://127.0.0.1:5741",
+        default=WORKER_ENDPOINT,
         help="the worker, tcp:// or ipc://",
     )
     add(

@@ -20,6 +20,7 @@ import structlog
 import zmq
 
 from hostflag import audit, logging
+from hostflag.defaults import WORKER_ENDPOINT
 from hostflag.version import VERSION
 from refworker.drafter import Drafter
 from refworker.endpoint import BindFault, EndpointFile, bind
@@ -96,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--bind", metavar="ENDPOINT", type=_endpoint, default="tcp://127.0.0.1:5741", help="port 0 or * picks one")
+    add("--bind", metavar="ENDPOINT", type=_endpoint, default=WORKER_ENDPOINT, help="port 0 or * picks one")
     add("--endpoint-file", metavar="PATH", type=Path, help="gets the endpoint once it is bound")
     add("--drafter", metavar="NAME", default="mock", help=f"{', '.join(BUILT_IN)} or module:Class")
     add("--delay-ms", metavar="MS", type=_milliseconds, default=0.0, help="the least time that a round's drafts take")
