@@ -85,7 +85,7 @@ class Handshake:
             self.refuse("message", f"{printable(str(fault))}; this daemon speaks protocol {PROTOCOL_VERSION}")
         except RefusedError as fault:
             self.refuse(fault.code, fault.reason)
-        except Exception:
+        except Exception:  # noqa: BLE001 - one engine's trouble must not become the others'
             self._log.exception("handshake failed")
             self.refuse("internal", "an error in the daemon: its log says more")
 

@@ -9,6 +9,7 @@ meanwhile would hang or crash the process.
 from __future__ import annotations
 
 import errno
+import importlib
 import itertools
 import os
 
@@ -35,13 +36,22 @@ CLOSE_LINGER_MS: Final = 100  # for CLOSE to get out
 
 
 class Links:
-    """Makes links to one worker endpoint: the ZMQ context, and the libzmq behind it as the loops see it."""
+    """
+    Makes links to one worker endpoint: the ZMQ context, and the libzmq behind it as the loops see it.
+
+    Raises StartError where ``endpoint`` cannot be connected to, whoever may listen there.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self._zmq = _load()
         self._context = zmq.Context(io_threads=1)
         self._tags = itertools.count(1)
+        try:
+            self.make(lib.HW_MAX_CONTROL_BYTES).close()
+        except zmq.ZMQError as fault:
+            self.close()
+            raise StartError(f"cannot connect to a worker at {endpoint}: {fault}; give another --worker") from fault
 
     def make(self, max_bytes: int) -> Link:
         """Return a connected link that takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets."""
@@ -121,7 +131,7 @@ def _configure(dealer: zmq.Socket[Any], max_bytes: int) -> None:
 def _load() -> Any:
     loaded = ffi.new("struct hfd_zmq **")
     reason = ffi.new("const char **")
-    path = zmq.backend.cython._zmq.__file__  # noqa: SLF001 - the library that pyzmq uses, not another copy of it
-    if lib.hfd_zmq_load(os.fsencode(path), loaded, reason) < 0:
+    backend = importlib.import_module("zmq.backend.cython._zmq")  # has libzmq in it, or beside it
+    if lib.hfd_zmq_load(os.fsencode(str(backend.__file__)), loaded, reason) < 0:
         raise StartError(f"cannot use the libzmq of pyzmq: {text(reason[0])}")
     return loaded[0]

@@ -41,10 +41,10 @@ _REASONS: Final = {
 
 class Session:
     """
-    Owns ``channel`` and ``loop`` from here on; ``on_over`` is called once, with what the session
-    amounted to, when nothing of it is left.
+    Owns ``channel`` and ``loop`` from its start on.
 
-    ``number`` is the session's id, ``region_bytes`` what its region takes.
+    ``number`` is the session's id, ``region_bytes`` what its region takes. When nothing is left of it, ``on_over`` is called,
+    once, with what it amounted to.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Session:
         """Tell the engine that it is ready, with the new region where it asked for one; heed engine and loop from now on."""
         self._events.watch(self.loop, READ, self._guarded(self._heed_loop))
         self._events.watch(self._channel, READ, self._guarded(self._heed_engine))
-        self._keeper.start()
+        self._guarded(self._keeper.start)()
         error = self.loop.lock_error()
         lock_reason = _lock_advice(error, self.region_bytes) if error else None
         try:

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dsv41-proxyd``: settings, logging, then the server until a signal ends it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from hostflag import logging
+from proxyd.errors import StartError
+from proxyd.server import Server
+from proxyd.settings import parse
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+EXIT_FORCED: Final = 1
+EXIT_CONFIG: Final = 78  # EX_CONFIG: a restart will not help
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    settings = parse(argv)
+    logging.configure(settings.log_level, settings.log_format)
+    _allow_locking()
+    try:
+        server = Server(settings)
+    except StartError as fault:
+        structlog.get_logger().error("cannot start", reason=str(fault))
+        return EXIT_CONFIG
+    if server.serve():
+        server.close()
+        return 0
+    server.abandon()
+    sys.stderr.flush()
+    # Loops that did not end still run: an orderly exit would free what they use.
+    os._exit(EXIT_FORCED)
+
+
+def _allow_locking() -> None:
+    """Regions are locked in memory as far as this process may lock at all."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

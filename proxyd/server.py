@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon: its sockets, its signals, its life from start to a clean end."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import signal
+
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from hostflag.channel import ChannelClosed, ChannelTimeout, daemon_end
+from hostflag.messages import Refused
+from proxyd import http, metrics
+from proxyd.errors import StartError
+from proxyd.events import Events
+from proxyd.handshake import Handshake, Terms
+from proxyd.link import Links
+from proxyd.listener import Listener
+from proxyd.roster import Roster
+from proxyd.signals import Signals
+from proxyd.socketfile import SocketFile
+
+
+if TYPE_CHECKING:
+    import socket
+
+    from proxyd.settings import MetricsAddress, Settings
+
+
+MAX_HANDSHAKES: Final = 64
+DRAIN_S: Final = 0.25  # for engines to see that no round should follow
+SHUTDOWN_LIMIT_S: Final = 2.0
+LANDING: Final = (
+    b'<!doctype html><title>dsv41-proxyd</title><h1>dsv41-proxyd</h1><p><a href="/metrics">metrics</a></p>\n'
+)
+
+
+class Server:
+    """
+    A daemon from construction on: its socket and metrics port are taken. Then ``serve``, then ``close``.
+
+    Raises StartError where it cannot be one, with what to do.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._log: Any = structlog.get_logger()
+        self._events = Events()
+        self._handshakes: dict[Handshake, None] = {}
+        self._outcomes: collections.Counter[str] = collections.Counter()
+        self._ending = False
+        self._over = False
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._events.close)
+            stack.callback(Signals(self._events, self._heed).close)
+            self._links = Links(settings.worker)
+            stack.callback(self._links.close)
+            self._roster = Roster(self._events, self._links, settings, self._end_if_empty)
+            url = self._serve_metrics(settings.metrics, stack) if settings.metrics else None
+            self._terms = Terms(network_timeout_ms=settings.network_timeout_ms, metrics=url)
+            self._file = SocketFile(settings.socket)
+            stack.callback(self._file.close)
+            self._listener = Listener(self._events, self._file.listening, self._meet, self._say_fault)
+            stack.callback(self._listener.close)
+            self._closing = stack.pop_all()
+        self._log.info("ready", socket=str(settings.socket), worker=settings.worker, metrics=url, pid=os.getpid())
+
+    def serve(self) -> bool:
+        """Return when a signal has ended the daemon: True where every session came to its end."""
+        while not self._over:
+            self._events.turn()
+        return len(self._roster) == 0
+
+    def close(self) -> None:
+        """Let go of everything. Only after ``serve`` returned True: what a running loop uses must not be closed under it."""
+        self._closing.close()
+        self._log.info("ended")
+
+    def abandon(self) -> None:
+        """Leave only the sessions that did not end. Instead of ``close``; the caller then leaves the process at once."""
+        self._file.close()
+        self._log.error("ended by force", sessions=len(self._roster))
+
+    def _serve_metrics(self, address: MetricsAddress, stack: contextlib.ExitStack) -> str:
+        try:
+            listening = http.bind(address.host, address.port)
+        except OSError as fault:
+            raise StartError(
+                f"cannot serve metrics on {address}: {fault.strerror}; give another --metrics, or off"
+            ) from fault
+        host, port = listening.getsockname()[:2]
+        pages = {"/": lambda: ("text/html; charset=utf-8", LANDING), "/metrics": metrics.page(self._snapshot)}
+        stack.callback(http.HttpServer(self._events, listening, pages, self._say_fault).close)
+        return f"http://{type(address)(host, port)}/metrics"
+
+    def _meet(self, connection: socket.socket) -> None:
+        if len(self._handshakes) < MAX_HANDSHAKES:
+            self._handshakes[Handshake(self._events, self._roster, self._terms, connection, self._part)] = None
+            return
+        reason = f"{MAX_HANDSHAKES} handshakes are under way: try again"
+        self._log.warning("engine refused", code="busy", reason=reason, rate_limited=True, rate_key="handshakes")
+        self._outcomes["busy"] += 1
+        with daemon_end(connection) as channel, contextlib.suppress(ChannelClosed, ChannelTimeout):
+            channel.send(Refused(code="busy", reason=reason))
+
+    def _part(self, handshake: Handshake, outcome: str) -> None:
+        del self._handshakes[handshake]
+        self._outcomes[outcome] += 1
+
+    def _heed(self, number: signal.Signals) -> None:
+        if number == signal.SIGHUP:
+            self._log.info("nothing to reload: settings are flags", signal=number.name)
+        elif self._ending:
+            self._log.warning("ending at once", signal=number.name)
+            self._over = True
+        else:
+            self._log.info("ending", signal=number.name, sessions=len(self._roster))
+            self._begin_end()
+
+    def _begin_end(self) -> None:
+        self._ending = True
+        self._listener.close()
+        for handshake in list(self._handshakes):
+            handshake.refuse("draining", "this daemon ends: connect again")
+        self._roster.drain("the daemon ends")
+        self._events.after(DRAIN_S, lambda: self._roster.end("the daemon ends"))
+        self._events.after(SHUTDOWN_LIMIT_S, self._force_end)
+        self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        if self._ending and not len(self._roster):
+            self._over = True
+
+    def _force_end(self) -> None:
+        self._over = True
+
+    def _say_fault(self, fault: Exception) -> None:
+        self._log.error("connection not served", reason=str(fault), rate_limited=True, exc_info=fault)
+
+    def _snapshot(self) -> metrics.Snapshot:
+        running = list(self._roster)
+        return metrics.Snapshot(
+            tally=self._roster.tally(),
+            workers={(each.hello.engine.name, each.hello.engine.rank): each.worker_up for each in running},
+            ending=len(self._roster) - len(running),
+            sessions_started=self._roster.started,
+            handshakes=self._outcomes,
+            connections=len(self._handshakes),
+        )

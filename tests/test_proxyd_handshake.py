@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine socket's door: whatever comes in, it is refused with a reason, and a running session goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxyd_harness import GEOMETRY, PATIENCE_S, Daemon, Engine, connect, gone, hello, last_word, unharmed, until
+
+from hostflag import messages as m
+from hostflag import region as regions
+from hostflag.channel import engine_end
+from hostflag.messages import MAX_MESSAGE_BYTES
+from hostflag.region import Word
+from proxyd.handshake import TIME_LIMIT_S
+from proxyd.server import MAX_HANDSHAKES
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("d")) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(daemon: Daemon) -> Iterator[Engine]:
+    """An engine that has only connected, beside one whose session runs."""
+    with unharmed(daemon), Engine(daemon.path) as connected:
+        yield connected
+
+
+def refused(engine: Engine, code: str, *words: str) -> None:
+    answer = last_word(engine)
+    assert isinstance(answer, m.Refused), answer
+    assert answer.code == code
+    for word in words:
+        assert word in answer.reason
+    gone(engine)
+
+
+def raw(engine: Engine, payload: bytes, fds: list[int] | None = None) -> None:
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
+    engine.channel.socket.sendmsg([payload], ancillary)
+
+
+def changed(**changes: Any) -> bytes:
+    """A HELLO as JSON with some fields set to what no type here allows."""
+    fields = json.loads(msgspec.json.encode(hello()))
+    return json.dumps({**fields, **changes}).encode()
+
+
+def test_the_whole_handshake_and_a_goodbye(daemon: Daemon) -> None:
+    with Engine(daemon.path) as engine:
+        engine.ready()
+        regions.check(engine.region_fd)
+        engine.channel.send(m.Goodbye())
+        engine.channel.socket.shutdown(socket.SHUT_WR)
+        assert isinstance(last_word(engine), m.Bye)
+        gone(engine)
+        daemon.wait_for("session over")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x00",
+        b"{",
+        b"null",
+        b"[]",
+        b"{}",
+        b'"HELLO"',
+        b"\xff" * 100,
+        b'{"type": "HELLO"}',
+        b'{"type": "NOVEL"}',
+        b'{"type": "REFUSED", "code": "x", "reason": "y"}',
+        b'{"type": "WELCOME"}',
+        b"[" * 60_000,
+        b'{"type": "HELLO", "' + b"x" * 60_000 + b'": 1}',
+        changed(extra=1),
+        changed(deadline_ms="soon"),
+        changed(deadline_ms=-1),
+        changed(deadline_ms=1e300),
+        changed(layout_hash="f" * 15),
+        changed(protocol=None),
+        changed(model="x" * 257),
+        changed(geometry={"row_bytes": -1, "drafts": 5, "vocab": 10}),
+        changed(geometry={"row_bytes": 1 << 40, "drafts": 5, "vocab": 10}),
+        changed(engine={"name": "x", "rank": 1 << 40}),
+    ],
+    ids=lambda payload: payload[:24].decode(errors="replace"),
+)
+def test_no_message_of_the_protocol(engine: Engine, payload: bytes) -> None:
+    raw(engine, payload)
+    refused(engine, "message", "this daemon speaks protocol")
+
+
+def test_an_oversized_message(engine: Engine) -> None:
+    engine.channel.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE_BYTES)
+    raw(engine, b" " * (MAX_MESSAGE_BYTES + 1))
+    refused(engine, "message", "over the limit")
+
+
+def test_an_empty_packet_closes_the_connection(engine: Engine) -> None:
+    raw(engine, b"")
+    gone(engine)
+
+
+def test_an_empty_packet_in_a_running_session_ends_only_that(engine: Engine) -> None:
+    engine.ready()
+    raw(engine, b"")
+    gone(engine)
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "words"),
+    [
+        (hello(protocol=2), "protocol", "update the daemon"),
+        (hello(protocol=0), "protocol", "update the engine's side"),
+        (hello(protocol=-(2**62)), "protocol", "update the engine's side"),
+        (hello(layout_hash="0" * 16), "layout", "install version"),
+        (hello(geometry=msgspec.structs.replace(GEOMETRY, slots=6)), "geometry", "slots"),
+        (hello(geometry=msgspec.structs.replace(GEOMETRY, ring_bytes=1 << 40)), "geometry", "ring_bytes"),
+        (hello(geometry=msgspec.structs.replace(GEOMETRY, drafts=0)), "geometry", "drafts"),
+        (hello(deadline_ms=150.0), "deadline", "--network-timeout-ms"),
+        (hello(engine=m.EngineIdentity(name="")), "identity", "name"),
+        (hello(engine=m.EngineIdentity(name="a\x1b[2Jb\n")), "identity", "control characters"),
+        (hello(model="\r\n"), "identity", "model"),
+        (m.Create(), "order", "HELLO was due"),
+        (m.Attach(base=1), "order", "HELLO was due"),
+        (m.Goodbye(), "order", "HELLO was due"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_first_message_that_is_refused(engine: Engine, message: m.Message, code: str, words: str) -> None:
+    engine.channel.send(message)
+    refused(engine, code, words)
+
+
+@pytest.mark.parametrize("second", [hello(), m.Goodbye()], ids=["HELLO", "GOODBYE"])
+def test_a_second_message_out_of_order(engine: Engine, second: m.Message) -> None:
+    engine.ask(hello())
+    engine.channel.send(second)
+    refused(engine, "order", "CREATE or ATTACH was due")
+
+
+@pytest.mark.parametrize("message", [hello(), m.Create()], ids=["HELLO", "CREATE"])
+def test_a_running_session_that_breaks_the_protocol_ends(engine: Engine, message: m.Message) -> None:
+    engine.ready()
+    engine.channel.send(message)
+    gone(engine)
+
+
+def test_everything_sent_at_once_still_works(daemon: Daemon) -> None:
+    with Engine(daemon.path) as engine:
+        engine.channel.send(hello(engine=m.EngineIdentity(name="hasty")))
+        engine.channel.send(m.Create())
+        engine.channel.send(m.Goodbye())
+        assert [type(engine.receive()) for _ in range(4)] == [m.Welcome, m.Region, m.Ready, m.Bye]
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(daemon: Daemon) -> None:
+    before = daemon.resources()["fds"]
+    for count in (1, 3, 200):
+        with Engine(daemon.path) as engine:
+            read, write = os.pipe()
+            raw(engine, msgspec.json.encode(hello()), [write] * count)
+            os.close(write)
+            answer = last_word(engine)
+            assert isinstance(answer, m.Refused), answer
+            assert os.read(read, 1) == b"", "the daemon kept a descriptor"
+            os.close(read)
+    until(lambda: daemon.resources()["fds"] <= before, "the daemon's fds")
+
+
+def test_a_silent_engine_is_refused_in_time(engine: Engine) -> None:
+    began = time.monotonic()
+    refused(engine, "timeout")
+    assert time.monotonic() - began >= TIME_LIMIT_S * 0.9
+
+
+def test_too_many_handshakes_at_once(daemon: Daemon) -> None:
+    waiting = [connect(daemon.path) for _ in range(MAX_HANDSHAKES)]
+    try:
+        with Engine(daemon.path) as late:
+            refused(late, "busy", "try again")
+    finally:
+        for connection in waiting:
+            connection.close()
+    with Engine(daemon.path) as engine:
+        engine.ready()
+
+
+def test_an_engine_that_does_not_read_is_dropped(daemon: Daemon) -> None:
+    with unharmed(daemon):
+        connection = connect(daemon.path)
+        channel = engine_end(connection)
+        channel.send(hello())
+        connection.close()
+    daemon.wait_for("engine went away before it was ready")
+
+
+def region_at(base: int) -> int:
+    fd = regions.create(GEOMETRY)
+    regions.rebase(fd, base)
+    return fd
+
+
+@pytest.fixture
+def attaching(engine: Engine) -> Engine:
+    assert isinstance(engine.ask(hello()), m.Welcome)
+    return engine
+
+
+@pytest.mark.parametrize("base", [0, 77, 2**32 - 2])
+def test_attach_goes_on_at_the_base(attaching: Engine, base: int) -> None:
+    attaching.region_fd = region_at(base)
+    attaching.geometry = GEOMETRY
+    answer = attaching.ask(m.Attach(base=base), [attaching.region_fd])
+    assert isinstance(answer, m.Ready), answer
+    assert attaching.word(Word.RETIRED) == base
+
+
+def unsealed() -> int:
+    fd = os.memfd_create("unsealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.truncate(fd, 1 << 20)
+    return fd
+
+
+def other_geometry() -> int:
+    return regions.create(msgspec.structs.replace(GEOMETRY, drafts=4))
+
+
+def no_memfd() -> int:
+    return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+
+
+def a_file_like_a_region() -> int:
+    region = regions.create(GEOMETRY)
+    copy = os.memfd_create("copy", os.MFD_CLOEXEC)
+    os.sendfile(copy, region, 0, os.fstat(region).st_size)
+    os.close(region)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("make", "base", "words"),
+    [
+        (unsealed, 0, "sealed"),
+        (other_geometry, 0, "geometry"),
+        (no_memfd, 0, "memfd"),
+        (a_file_like_a_region, 0, "sealed"),
+        (lambda: region_at(5), 4, "not at rest"),
+    ],
+)
+def test_a_region_that_cannot_be_adopted(attaching: Engine, make: Callable[[], int], base: int, words: str) -> None:
+    fd = make()
+    attaching.channel.send(m.Attach(base=base), [fd])
+    os.close(fd)
+    refused(attaching, "attach", words)
+
+
+def test_attach_without_a_region(attaching: Engine) -> None:
+    attaching.channel.send(m.Attach(base=0))
+    refused(attaching, "attach", "without")
+
+
+def test_attach_with_two_regions(attaching: Engine) -> None:
+    fds = [region_at(0), region_at(0)]
+    attaching.channel.send(m.Attach(base=0), fds)
+    for fd in fds:
+        os.close(fd)
+    refused(attaching, "fds", "2 descriptors")
+
+
+def test_refusals_are_logged_with_a_reason_and_not_without_end(daemon: Daemon) -> None:
+    before = len(daemon.said("engine refused"))
+    for _ in range(50):
+        with Engine(daemon.path) as engine:
+            raw(engine, b"junk")
+            refused(engine, "message")
+    lines = daemon.said("engine refused")
+    assert all(line["reason"] and line["code"] and line["uid"] == os.getuid() for line in lines if "uid" in line)
+    assert len(lines) - before <= 2
+
+
+def test_nothing_is_left_of_the_refused(daemon: Daemon, tmp_path: Path) -> None:
+    until(lambda: daemon.scrape()["dsv41_proxyd_handshaking"] == 0, "handshakes over", PATIENCE_S)
+    until(lambda: daemon.scrape()['dsv41_proxyd_sessions{state="ending"}'] == 0, "sessions over")
+    before = daemon.resources()
+    for _ in range(100):
+        with Engine(daemon.path) as engine:
+            raw(engine, b"junk")
+    until(lambda: daemon.resources() == before, f"resources as before: {before}")
