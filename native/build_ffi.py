@@ -64,8 +64,11 @@ ENGINE: Final = Module(
 )
 DAEMON: Final = Module(
     "proxyd._daemon",
-    ("hostflag.h", "histogram.h", "roundloop.h", "zmqtransport.h"),
-    (*REGION, "nap.c", "roundloop.c", "roundwire.c", "zmqtransport.c", "histogram.c"),
+    ("hostflag.h", "wire.h", "histogram.h", "roundloop.h", "zmqtransport.h"),
+    (
+        *(*REGION, "nap.c", "histogram.c", "eventring.c", "roundwire.c", "zmqlib.c", "zmqtransport.c"),
+        *("link.c", "round.c", "roundloop.c", "loopcontrol.c"),
+    ),
 )
 STANDIN: Final = Module("dsv41_rehearse._standin", ("standin.h",), ("standin.c",))
 MODULES: Final = (SHARED, ENGINE, DAEMON, STANDIN)

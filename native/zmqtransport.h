@@ -25,10 +25,7 @@ void hfd_zmq_free(struct hfd_zmq *zmq);
    hfd_loop_link until HFD_EVENT_LINK_RETURNED. Returns 0 or -errno. */
 int hfd_zmq_open(struct hfd_zmq *zmq, void *dealer, void *monitor, uint64_t max_bytes, struct hfd_transport **ret_transport);
 /* Frees a transport that no loop took (hfd_loop_link failed). Its sockets stay the giver's. */
-void hfd_zmq_discard(struct hfd_transport *t);
-
-/* Frees a transport that no loop took (hfd_loop_link failed). */
-void hfd_zmq_close(struct hfd_transport *transport);
+void hfd_zmq_discard(struct hfd_transport *transport);
 
 /* Events the monitor must report: connected, disconnected, monitor stopped, handshake succeeded and its three failures. */
 #define HFD_ZMQ_EVENTS 0x7e01

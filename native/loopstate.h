@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The round loop from inside. roundloop.c: the thread and its waits; round.c: one round; link.c: the worker's link;
+ * loopcontrol.c: what the control plane calls. Everything here belongs to the loop's thread but what says otherwise.
+ */
+#ifndef LOOPSTATE_H
+#define LOOPSTATE_H
+
+#include "eventring.h"
+#include "roundloop.h"
+#include "roundwire.h"
+
+#include <pthread.h>
+
+/* A step of the beat must come within HF_BEAT_NS, late wake-ups included. */
+#define HFD_BEAT_EVERY_NS (HF_BEAT_NS * 7 / 10)
+
+/* A message the control plane encoded, header included. */
+struct hfd_encoded {
+    uint32_t bytes;
+    unsigned char data[];
+};
+
+/* A link on its way from the control plane to the loop. */
+struct hfd_given {
+    struct hfd_transport *transport;
+    uint64_t tag;
+    struct hfd_encoded *open;
+};
+
+enum hfd_command { HFD_COMMAND_STOP = 1, HFD_COMMAND_DRAIN = 2 }; /* bits */
+
+/* Why the loop ends. */
+enum hfd_end { HFD_END_NOT, HFD_END_STOP, HFD_END_LOST, HFD_END_GONE, HFD_END_FAULT };
+
+struct hfd_link {
+    struct hfd_transport *transport; /* NULL: HFD_LINK_NONE */
+    uint64_t tag;
+    struct hfd_encoded *open;
+    enum hfd_link_state state;
+    bool ready;               /* the transport may have something: ask it before sleeping on its fds */
+    const char *condemned;    /* why it is to be returned once no round is in hand; NULL: it is not */
+    const char *down_reason;  /* said last, so that a failing handshake is not said at each attempt */
+    uint64_t changed_ns;      /* when state became what it is */
+    uint64_t heard_ns;        /* the last message that made sense */
+    uint64_t pinged_ns;       /* a PING that nothing was heard since; 0: none */
+    uint32_t ping;            /* its number */
+    bool pong_due;
+    uint32_t senseless;       /* messages in a row that were dropped */
+};
+
+/* The round that a reply is awaited for. */
+struct hfd_flight {
+    bool waiting;
+    enum hf_verdict verdict; /* HF_OPEN while waiting */
+    struct hf_timing timing;
+};
+
+/* struct hfd_counters, to be counted in: the same words, atomic. One writer; readers at any time. */
+#define HFD_COUNTER_WORDS (sizeof(struct hfd_counters) / sizeof(uint64_t))
+#define HFD_COUNT(l, field, n) hfd_count(l, offsetof(struct hfd_counters, field) / sizeof(uint64_t), n)
+
+struct hfd_loop {
+    /* constant while the thread runs */
+    struct hfd_config config;
+    struct hf_region region; /* unmapped when the thread ends, but never changed: nudges may come late */
+    pthread_t thread;
+    int command_fd; /* eventfd: the control plane posted a command */
+    int ended_fd;   /* eventfd: the thread is about to return */
+    int lock_error;
+    bool joined;    /* control thread only */
+
+    /* control plane -> loop */
+    _Atomic uint32_t command;
+    _Atomic(struct hfd_given *) given; /* hfd_no_more once the loop takes none any more */
+    _Atomic(struct hfd_encoded *) close;
+
+    /* loop -> control plane */
+    struct hfd_event_ring events;
+    _Atomic uint64_t counters[HFD_COUNTER_WORDS];
+    struct hfd_histogram histograms[HFD_HISTOGRAM_MAX];
+    _Atomic uint32_t shown_link, shown_phase, shown_done, stopped;
+    _Atomic int precise_error;
+    _Atomic uint64_t up_ns;
+
+    /* the thread's own */
+    uint32_t done; /* the last round retired */
+    enum hfd_end end;
+    const char *fault;
+    bool gather_fault_said;
+    uint64_t beat_ns; /* the last beat */
+    struct hf_nap nap;
+    struct hfd_link link;
+    struct hfd_flight flight;
+    struct hfd_wire wire;
+};
+
+/* What stands in l->given for "no more links": an address that is none. */
+static inline struct hfd_given *hfd_no_more(struct hfd_loop *l)
+{
+    return (struct hfd_given *)l;
+}
+
+static inline void hfd_count(struct hfd_loop *l, size_t word, uint64_t n)
+{
+    /* Relaxed, and no locked add: there is one writer, and a count orders nothing. */
+    uint64_t now = atomic_load_explicit(&l->counters[word], memory_order_relaxed);
+
+    atomic_store_explicit(&l->counters[word], now + n, memory_order_relaxed);
+}
+
+/* ---- roundloop.c ---- */
+
+void *hfd_loop_main(void *loop);
+/* Commands, the lost word and, when it is due, beat, socket and link. After it l->end says whether to go on. */
+void hfd_loop_tend(struct hfd_loop *l);
+/* Sleeps until a command, the engine's end, or (with_link) something on the link; at most timeout_ns, and never past the
+   next beat. */
+void hfd_loop_sleep(struct hfd_loop *l, uint64_t timeout_ns, bool with_link);
+void hfd_loop_say(struct hfd_loop *l, const struct hfd_event *event);
+void hfd_loop_fail(struct hfd_loop *l, const char *fault);
+
+/* ---- round.c ---- */
+
+/* Round t, which is submitted, up to retired := t; or until l->end. */
+void hfd_round_run(struct hfd_loop *l, uint32_t t);
+/* The loop was stopped: what is gathered already is released, HF_DRAINING. */
+void hfd_round_drain(struct hfd_loop *l);
+/* A REPLY of this session. True: it answered the round in flight, whose verdict is set. */
+bool hfd_round_reply(struct hfd_loop *l, uint32_t round, const void *body, size_t bytes, bool whole);
+
+/* ---- link.c ---- */
+
+void hfd_link_take(struct hfd_loop *l, struct hfd_given *given);
+/* Takes what the transport has, until the round in flight is answered. */
+void hfd_link_drain(struct hfd_loop *l);
+/* PING, silence, an unanswered OPEN. */
+void hfd_link_tend(struct hfd_loop *l, uint64_t now_ns);
+/* At each beat: floods. */
+void hfd_link_check(struct hfd_loop *l);
+/* 0, -EAGAIN, or -errno: then the link is to be returned. */
+int hfd_link_send(struct hfd_loop *l, const struct hfd_outgoing *m);
+/* The link is no good: nothing more is sent or taken; hfd_link_settle returns it, once no round is in hand. */
+void hfd_link_condemn(struct hfd_loop *l, const char *reason);
+void hfd_link_settle(struct hfd_loop *l);
+/* Whether rounds can be sent. */
+bool hfd_link_up(const struct hfd_loop *l);
+/* Sends OPEN (again). */
+void hfd_link_open(struct hfd_loop *l);
+/* The session is over: CLOSE, where there is one to send, then the link is returned. */
+void hfd_link_end(struct hfd_loop *l, const struct hfd_encoded *close);
+
+#endif
