@@ -28,8 +28,7 @@ MAX_CONTROL_BYTES: Final[int] = lib.HW_MAX_CONTROL_BYTES
 MAX_PART_BYTES: Final[int] = lib.HW_MAX_PART_BYTES
 ROUND_PARTS: Final = 2
 _CODES: Final = {"uint16_t": "H", "uint32_t": "I", "uint64_t": "Q", "int64_t": "q"}
-_POSITION_BYTES: Final = 8
-_TOKEN_BYTES: Final = 4
+_POSITION_BYTES, _TOKEN_BYTES = 8, 4
 
 
 class BadMessage(Exception):
