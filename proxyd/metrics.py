@@ -180,10 +180,10 @@ def _process(started: float) -> Iterator[Metric]:
     yield memory
 
 
-def resident_bytes() -> dict[str, int]:
-    """Return this process's resident bytes: ``anon`` and ``file`` are its own, ``shmem`` the regions of engines."""
+def resident_bytes(status: Path = Path("/proc/self/status")) -> dict[str, int]:
+    """Return a process's resident bytes by kind: ``anon`` and ``file`` are its own, ``shmem`` the regions of engines."""
     sizes = {}
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+    for line in status.read_text(encoding="ascii", errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name in ("RssAnon", "RssFile", "RssShmem"):
             sizes[name[3:].lower()] = int(value.split()[0]) * 1024

@@ -111,8 +111,8 @@ class Session:
     def drain(self, reason: str) -> None:
         """Take no new rounds, and tell the engine why."""
         if not self.ending:
-            self._tell(Draining(reason=reason))
             self.loop.drain()
+            self._tell(Draining(reason=reason))
 
     def end(self, reason: str) -> None:
         """Begin the end; what is in flight is released by the loop. Only the first reason counts."""

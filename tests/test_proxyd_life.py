@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon from start to end: signals, exit statuses, what it leaves behind."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from pathlib import Path
+
+import pytest
+
+from proxyd_harness import PATIENCE_S, Daemon, Engine, gone, until
+
+from hostflag import messages as m
+from hostflag.region import Word
+from hostflag.verdicts import Phase, Verdict
+from hostflag.version import VERSION
+from proxyd.server import SHUTDOWN_LIMIT_S
+
+
+def run(root: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a daemon that is expected to end by itself."""
+    command = [sys.executable, "-m", "proxyd", *flags]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_nothing_is_left(short_dir: Path, number: signal.Signals) -> None:
+    with Daemon(short_dir) as daemon:
+        assert daemon.path.is_socket()
+        daemon.process.send_signal(number)
+        assert daemon.join() == 0
+    assert list(short_dir.iterdir()) == []
+    assert daemon.said("ended")
+
+
+def test_sessions_are_told_drained_and_let_go(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, Engine(daemon.path) as one, Engine(daemon.path) as two:
+        one.ready("one")
+        two.ready("two")
+        one.submit(1)  # is released one way or another
+        began = time.monotonic()
+        daemon.process.terminate()
+        for engine in (one, two):
+            assert isinstance(engine.receive(), m.Draining)
+            assert isinstance(engine.receive(), m.Bye)
+            gone(engine)
+            assert engine.word(Word.PHASE) == Phase.GONE
+        assert one.finish(1) in {Verdict.DRAINING, Verdict.DISCONNECTED}
+        assert daemon.join() == 0
+        # The bound is what engines are promised; the slack is for a loaded machine.
+        assert time.monotonic() - began < SHUTDOWN_LIMIT_S + 10
+    assert [line["reason"] for line in daemon.said("session over")] == ["the daemon ends"] * 2
+    assert list(short_dir.iterdir()) == []
+
+
+def test_while_it_drains_the_phase_says_so_and_rounds_are_released(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, Engine(daemon.path) as engine:
+        engine.ready()
+        daemon.process.terminate()
+        assert isinstance(engine.receive(), m.Draining)
+        until(lambda: engine.word(Word.PHASE) in {Phase.DRAINING, Phase.GONE}, "the phase word")
+        assert daemon.join() == 0
+
+
+def test_an_engine_in_the_middle_of_its_handshake_is_refused(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, Engine(daemon.path) as engine:
+        until(lambda: daemon.scrape()["dsv41_proxyd_handshaking"] == 1, "the connection is accepted")
+        daemon.process.terminate()
+        answer = engine.receive()
+        assert isinstance(answer, m.Refused)
+        assert answer.code == "draining"
+        assert daemon.join() == 0
+
+
+def test_a_second_signal_ends_it_at_once(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, Engine(daemon.path) as engine:
+        engine.ready()
+        daemon.process.terminate()
+        assert isinstance(engine.receive(), m.Draining)
+        daemon.process.terminate()
+        assert daemon.join() in {0, 1}
+    assert list(short_dir.iterdir()) == []
+
+
+def test_sighup_changes_nothing(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon:
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for("nothing to reload: settings are flags")
+        with Engine(daemon.path) as engine:
+            engine.ready()
+
+
+def test_a_second_daemon_on_the_same_socket_is_refused(short_dir: Path, root: Path) -> None:
+    with Daemon(short_dir) as daemon:
+        second = run(root, f"--socket={daemon.path}", "--metrics=off")
+        assert second.returncode == 78
+        assert "another daemon serves" in second.stderr
+        with Engine(daemon.path) as engine:
+            engine.ready()
+
+
+def test_a_killed_daemon_is_followed_by_another_on_the_same_socket(short_dir: Path) -> None:
+    with Daemon(short_dir) as first, Engine(first.path) as orphan:
+        orphan.ready()
+        first.process.kill()
+        first.join()
+        gone(orphan)
+        assert first.path.is_socket()
+        with Daemon(short_dir) as second, Engine(second.path) as engine:
+            engine.ready()
+    assert list(short_dir.iterdir()) == []
+
+
+def test_a_busy_metrics_port_is_said(short_dir: Path, root: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run(root, f"--socket={short_dir}/e.sock", f"--metrics={address}")
+    assert ended.returncode == 78
+    assert f"cannot serve metrics on {address}" in ended.stderr
+    assert list(short_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "words"),
+    [
+        (["--socket=/nowhere/at/all/e.sock"], 78, "there is no directory"),
+        (["--socket=/dev/null"], 78, "is no socket"),
+        (["--worker=tcp://no such host:1"], 78, "--worker"),
+        (["--worker=nonsense"], 2, "tcp://HOST:PORT"),
+        (["--no-such-flag"], 2, "unrecognized"),
+        (["--network-timeout-ms=0"], 2, "from 1 to"),
+    ],
+)
+def test_what_cannot_be_started_says_why(
+    short_dir: Path, root: Path, flags: list[str], status: int, words: str
+) -> None:
+    ended = run(root, f"--socket={short_dir}/e.sock", "--metrics=off", *flags)
+    assert ended.returncode == status
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert list(short_dir.iterdir()) == []
+
+
+def test_version(root: Path) -> None:
+    ended = run(root, "--version")
+    assert (ended.returncode, ended.stdout) == (0, f"dsv41-proxyd {VERSION}\n")

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several sessions on one daemon: they come, die and are replaced, and the others do not notice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from proxyd_harness import GEOMETRY, Daemon, Engine, connect, gone, hello, unharmed, until
+
+from hostflag import geometry as geometries
+from hostflag import messages as m
+from hostflag._hostflag import ffi, lib
+from hostflag.channel import engine_end
+from hostflag.region import Word
+from hostflag.verdicts import Verdict
+from proxyd import roster
+from proxyd.errors import RefusedError
+from proxyd.events import Events
+from proxyd.link import Links
+from proxyd.roster import MAX_SESSIONS, Roster
+from proxyd.settings import parse
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("d")) as running:
+        yield running
+
+
+def settled(daemon: Daemon, before: dict[str, int]) -> None:
+    until(lambda: daemon.resources() == before, f"{before} again; now {daemon.resources()}")
+
+
+def test_without_a_worker_rounds_end_at_once(daemon: Daemon) -> None:
+    with Engine(daemon.path) as engine:
+        engine.ready()
+        assert [engine.round(t) for t in range(1, 10)] == [Verdict.DISCONNECTED] * 9
+
+
+def test_a_newer_session_of_an_engine_ends_the_older(daemon: Daemon) -> None:
+    with unharmed(daemon), Engine(daemon.path) as older, Engine(daemon.path) as newer, Engine(daemon.path) as other:
+        older.ready("same")
+        other.ready("another")
+        newer.ready("same")
+        assert isinstance(older.receive(), m.Bye)
+        gone(older)
+        assert not other.hung_up()
+        assert newer.round(1) is Verdict.DISCONNECTED
+
+
+def test_a_hello_alone_ends_nobody(daemon: Daemon) -> None:
+    with Engine(daemon.path) as running, Engine(daemon.path) as curious:
+        running.ready("same")
+        assert isinstance(curious.ask(hello(engine=m.EngineIdentity(name="same"))), m.Welcome)
+        assert running.round(1) is Verdict.DISCONNECTED
+
+
+def test_ranks_are_engines_of_their_own(daemon: Daemon) -> None:
+    with Engine(daemon.path) as zero, Engine(daemon.path) as one:
+        zero.ready("ranked")
+        assert isinstance(one.ask(hello(engine=m.EngineIdentity(name="ranked", rank=1))), m.Welcome)
+        assert isinstance(one.ask(m.Create()), m.Region)
+        assert zero.round(1) is Verdict.DISCONNECTED
+
+
+def forked(act: Callable[[], None]) -> int:
+    """Run ``act`` in a child that then waits to be killed, as a process of its own. Return its pid once ``act`` is done."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+            os.write(write, b"1")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(write)
+    done = os.read(read, 1)
+    os.close(read)
+    assert done == b"1"
+    return pid
+
+
+def test_an_engine_killed_in_the_middle_of_a_round(daemon: Daemon) -> None:
+    with unharmed(daemon):
+        before = daemon.resources()
+        ended = len(daemon.said("session over"))
+
+        def engine() -> None:
+            victim = Engine(daemon.path).ready("victim")
+            for t in range(1, 6):
+                victim.round(t)
+            victim.submit(6)
+
+        pid = forked(engine)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        line = daemon.wait_for("session over", ended + 1)
+        assert line["engine"] == "victim"
+        assert line["reason"] == "the engine is gone"
+        settled(daemon, before)
+
+
+def test_an_engine_that_gives_its_session_up(daemon: Daemon) -> None:
+    with Engine(daemon.path) as engine:
+        engine.ready("quitter")
+        layout = ffi.new("struct hf_layout *")
+        assert lib.hf_layout_of(geometries.to_c(GEOMETRY), layout) == 0
+        lost = layout.engine_words + 3 * lib.HF_LINE
+        os.pwrite(engine.region_fd, struct.pack("<I", 1), lost)
+        assert engine.word(Word.LOST) == 1
+        gone(engine)
+    assert daemon.said("session over")[-1]["reason"] == "the engine gave the session up"
+
+
+def die_after_connect(daemon: Daemon) -> None:
+    connect(daemon.path).close()
+
+
+def die_after_hello(daemon: Daemon) -> None:
+    with engine_end(connect(daemon.path)) as channel:
+        channel.send(hello())
+
+
+def die_after_create(daemon: Daemon) -> None:
+    with engine_end(connect(daemon.path)) as channel:
+        channel.send(hello())
+        channel.send(m.Create())
+
+
+def die_when_ready(daemon: Daemon) -> None:
+    with Engine(daemon.path) as engine:
+        engine.ready("dies")
+
+
+@pytest.mark.parametrize("die", [die_after_connect, die_after_hello, die_after_create, die_when_ready])
+def test_engines_that_come_and_die_leave_nothing(daemon: Daemon, die: Callable[[Daemon], None]) -> None:
+    with unharmed(daemon):
+        before = daemon.resources()
+        for _ in range(200):
+            # A bystander of the test: so many sessions at once are refused, which is not what this is about.
+            until(lambda: daemon.resources()["threads"] < before["threads"] + 10, "earlier loops end")
+            die(daemon)
+        settled(daemon, before)
+
+
+def test_sessions_are_bounded_and_come_free_again(daemon: Daemon) -> None:
+    until(lambda: daemon.scrape()['dsv41_proxyd_sessions{state="running"}'] == 0, "no session")
+    before = daemon.resources()
+    engines = []
+    try:
+        for number in range(MAX_SESSIONS):
+            engines.append(Engine(daemon.path))
+            engines[-1].ready(f"engine {number}")
+        with Engine(daemon.path) as late:
+            late.ask(hello(engine=m.EngineIdentity(name="late")))
+            answer = late.ask(m.Create())
+            assert isinstance(answer, m.Refused)
+            assert answer.code == "busy"
+        with Engine(daemon.path) as again:
+            again.ready("engine 0")  # takes the place of its older session
+        assert all(engine.round(1) is Verdict.DISCONNECTED for engine in engines[1:])
+    finally:
+        for engine in engines:
+            engine.close()
+    settled(daemon, before)
+
+
+def test_region_bytes_are_bounded_in_all(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "MAX_REGION_BYTES", geometries.region_bytes(GEOMETRY))
+    links = Links(f"ipc://{short_dir}/w")
+    events = Events()
+    sessions = Roster(events, links, parse([]), lambda: None)
+    assert sessions.make_room(hello()) == geometries.region_bytes(GEOMETRY)
+    larger = hello(geometry=msgspec.structs.replace(GEOMETRY, ring_bytes=GEOMETRY.ring_bytes * 2))
+    with pytest.raises(RefusedError, match="ring_bytes") as refusal:
+        sessions.make_room(larger)
+    assert refusal.value.code == "memory"
+    links.close()
+    events.close()
