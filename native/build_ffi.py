@@ -60,13 +60,18 @@ SHARED: Final = Module("hostflag._hostflag", ("hostflag.h", "wire.h", "shared.h"
 ENGINE: Final = Module(
     "engine_shim._engine",
     ("hostflag.h", "softstream.h", "engine.h"),
-    (*REGION, "engine.c", "ring.c", "backlog.c", "watchdog.c", "softstream.c"),
+    (
+        *REGION,
+        "nap.c",
+        *("engine.c", "submit.c", "gather.c", "plan.c", "planround.c", "settle.c"),
+        *("ring.c", "backlog.c", "watchdog.c", "watch.c", "softstream.c", "softthread.c"),
+    ),
 )
 DAEMON: Final = Module(
     "proxyd._daemon",
     ("hostflag.h", "wire.h", "histogram.h", "roundloop.h", "zmqtransport.h"),
     (
-        *(*REGION, "nap.c", "histogram.c", "eventring.c", "roundwire.c", "zmqlib.c", "zmqtransport.c"),
+        *(*REGION, "nap.c", "histogram.c", "eventring.c", "roundwire.c", "zmqlib.c", "zmqincoming.c", "zmqtransport.c"),
         *("link.c", "round.c", "roundloop.c", "loopcontrol.c"),
     ),
 )

@@ -54,10 +54,11 @@ struct hfe_batch {
 struct hfe_ticket {
     uint32_t round;          /* the drafting round; meaningless unless drafting */
     uint32_t drafting;       /* 1: drafts_out will hold this round's reply. 0: target-only step */
-    uint32_t skip;           /* enum hf_skip: why there is no drafting round */
-    uint32_t context_rounds; /* put before it */
+    uint32_t skip;           /* enum hf_skip: why there is no drafting round; HF_SKIP_NONE where nobody asked for drafts */
+    uint32_t context_rounds; /* context-only rounds: before the drafting round, or instead of it */
+    uint32_t first_round;    /* of the context_rounds + drafting rounds that were made, one after the other */
     uint32_t rows;           /* shipped by all of them */
-    uint32_t rows_deferred;  /* now waiting for the ring */
+    uint32_t rows_deferred;  /* waiting for the ring now, in all */
 };
 
 struct hfe_config {
@@ -70,6 +71,7 @@ struct hfe_config {
     uint32_t backlog_rows;    /* prefill rows that can wait in device memory for the ring */
     int socket;               /* the session's socket: POLLHUP means that the daemon is gone. -1: none */
     int realtime;             /* 1: try SCHED_FIFO for the watchdog */
+    int unbatched;            /* 1: write and wait are two operations even where the stream has one for both */
 };
 
 /* A snapshot for people; the counters of hf_stats are read through it too. */
@@ -86,21 +88,32 @@ struct hfe_status {
     uint64_t skipped[16];
     uint64_t context_only, rows_shipped, rows_deferred, rows_left_out;
     int watchdog_realtime;    /* 1: it got SCHED_FIFO */
-    int locked;               /* 1: the region is locked in memory */
+    int lock_error;           /* 0: the region is locked in memory; else -errno of mlock */
 };
 
 struct hfe_session;
 /* Maps the region behind fd (checked here again), takes its counter as the base, starts the watchdog. s must outlive the
    session. Returns 0 or -errno, and *ret_reason in a static text. */
 int hfe_open_soft(int fd, struct hfs_stream *s, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason);
-/* Microseconds, or skipped. Returns 0 (see the ticket) or -errno where a stream operation failed: then the session is lost. */
+/* Microseconds, or skipped. Engine thread. Returns 0 (see the ticket); -EINVAL where the batch is none (nothing happened);
+   another -errno where a stream operation failed: then the session is lost (HF_LOSS_SUBMIT) and its region is never used again.
+   Whatever the ticket says, drafts_out (where given) will hold legal ids. */
 int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
+/* A submit without a batch: ships what waits for the ring, as context-only rounds. For an engine that has nothing to do. */
+int hfe_flush(struct hfe_session *e, struct hfe_ticket *ret_ticket);
 /* The verdict of a round of this session: HF_OPEN while it has none, -ESTALE where its slot went on. Never blocks. */
 int hfe_verdict(const struct hfe_session *e, uint32_t round);
 /* 1 once the stream has copied the round's reply, 0 before. */
 int hfe_consumed(const struct hfe_session *e, uint32_t round);
-/* The ids of a consumed round that is still in its slot, for tests. Returns how many (n_requests * drafts) or -ESTALE, -EAGAIN. */
+/* What a round of this session shipped, while it is in its slot: its header, and its requests (room for max_requests).
+   0 or -ESTALE. Engine thread. */
+int hfe_round_table(const struct hfe_session *e, uint32_t round, struct hf_round *ret_round, struct hf_request *ret_requests);
+/* The ids of a consumed drafting round that is still in its slot, for tests: those the stream copied where the verdict is
+   HF_OK; else junk that may still change. Returns how many (n_requests * drafts), or -ESTALE, -EAGAIN, -ENOBUFS. */
 int hfe_drafts(const struct hfe_session *e, uint32_t round, int64_t *ids, uint32_t capacity);
+/* The request table of a round that is still in its slot, as it was submitted. Engine thread. Returns how many requests,
+   or -ESTALE, -ENOBUFS. */
+int hfe_requests(const struct hfe_session *e, uint32_t round, struct hf_request *requests, uint32_t capacity);
 /* The record of a finished round, from the flight recorder. 0, or -ESTALE where it is not there (any more). */
 int hfe_record(const struct hfe_session *e, uint32_t round, struct hf_record *ret_record);
 /* Books what has finished since the last call into hf_stats and the recorder. Engine thread. Returns how many. */
@@ -109,9 +122,11 @@ void hfe_status_of(const struct hfe_session *e, struct hfe_status *ret_status);
 uint32_t hfe_word(const struct hfe_session *e, int id);
 /* Gives the session up: no more submits, gathered rounds are released at once. Returns at once. */
 void hfe_give_up(struct hfe_session *e, int loss);
-/* Waits until the stream has consumed all it was given, ends the watchdog, unmaps, frees. -EBUSY, and nothing is freed,
-   where the stream does not get there in timeout_ns: the watchdog goes on. The socket stays the caller's. */
-int hfe_close(struct hfe_session *e, uint64_t timeout_ns);
+/* No more submits. Waits until every round is decided and the stream has consumed all it was given (for half of timeout_ns;
+   then it gives the session up, which releases them at once), ends the watchdog, unmaps, frees. *ret_last (may be NULL): the
+   status at the end. -EBUSY, and nothing is freed, where the stream does not get there: the watchdog goes on, and it
+   can be called again. The socket stays the caller's. Nobody may submit meanwhile. */
+int hfe_close(struct hfe_session *e, uint64_t timeout_ns, struct hfe_status *ret_last);
 /* cffi:end */
 
 /* The same on any stream. */

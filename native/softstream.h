@@ -13,9 +13,10 @@
 #define HFS_DEPTH 1024 /* operations accepted before an enqueue blocks: about what a parked CUDA stream takes */
 
 struct hfs_stream;
-/* region: the waits on its released word sleep in the futex protocol of hf_released_wait. Returns 0 or -errno. */
+/* Returns 0 or -errno. */
 int hfs_open(struct hfs_stream **ret_stream);
-/* Runs what is enqueued, then ends the thread. -EBUSY (and nothing is freed) where the stream does not get there in timeout_ns. */
+/* Runs what is enqueued, then ends the thread. -EBUSY (nothing is freed, and the stream goes on) where it does not get there
+   in timeout_ns. Nobody may enqueue meanwhile. */
 int hfs_close(struct hfs_stream *s, uint64_t timeout_ns);
 /* Simulated GPU work: the stream is busy for this long and uses no CPU. */
 int hfs_work(struct hfs_stream *s, uint64_t ns);
@@ -32,8 +33,10 @@ void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error);
 
 /* The stream as engine.c uses it. Valid while s is open. */
 struct hfe_stream hfs_as_stream(struct hfs_stream *s);
-/* Tells the stream that a word is the released word of r, so that a wait on it counts itself in parked. */
+/* Tells the stream that a word is the released word of r, so that a wait on it counts itself in parked and sleeps in the
+   futex protocol of hf_released_wait. Waits on other words nap. 0, or -ENOSPC. */
 int hfs_attach(struct hfs_stream *s, const struct hf_region *r);
+/* Once the stream is past every wait on r. 0, or -ENOENT. */
 int hfs_detach(struct hfs_stream *s, const struct hf_region *r);
 
 #endif

@@ -22,7 +22,8 @@ struct hfe_stream {
     int (*write_wait32)(void *context, _Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *until, uint32_t reached);
     /* *to := CLOCK_MONOTONIC. NULL where the stream has no clock. */
     int (*stamp)(void *context, uint64_t *to);
-    int (*alloc)(void *context, uint64_t bytes, void **ret_memory); /* device memory; never on the engine thread */
+    int (*alloc)(void *context, uint64_t bytes, void **ret_memory); /* device memory, all 0; never on the engine thread */
+    /* Once the stream is past everything enqueued before. Where that cannot be enqueued, the memory is kept. */
     void (*free)(void *context, void *memory);
 };
 

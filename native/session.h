@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session, inside. Three kinds of fields: fixed once open, the engine thread's own, and words that the watchdog and
+ * other threads read and write.
+ */
+#ifndef SESSION_H
+#define SESSION_H
+
+#include "backlog.h"
+#include "engine.h"
+#include "plan.h"
+#include "ring.h"
+#include "watchdog.h"
+
+struct hfe_session {
+    /* fixed */
+    struct hf_region region;
+    struct hfe_stream stream;
+    struct hfs_stream *soft; /* the stream, where it is a soft one */
+    struct hfe_config config;
+    uint32_t base; /* the last round before this session */
+    int lock_error;
+    void *memory;   /* device memory: the backlog */
+    int64_t *legal; /* device memory: ids that are legal and stay so, for steps without a round */
+
+    /* the engine thread's */
+    struct hfe_ring ring;
+    struct hfe_backlog backlog;
+    struct hfe_plan plan;
+    uint32_t settled;
+    bool half;   /* a submit failed half-way: the region is never used again */
+    bool fenced; /* and yet the stream will say when it is past what was enqueued */
+
+    /* words */
+    _Atomic uint32_t bracket;   /* 1: a submit is under way */
+    _Atomic uint32_t closing;   /* 1: no more submits, but what is in flight may finish */
+    _Atomic uint32_t lost;      /* enum hf_loss; set once */
+    _Atomic uint64_t lost_ns;
+    _Atomic uint32_t attempted; /* the newest round that the stream was given anything of */
+    _Atomic uint64_t kind[HF_MAX_SLOTS]; /* a slot's round in the upper half, its HF_ROUND_* flags in the lower */
+    struct hfe_watchdog watchdog;
+};
+
+/* Whether the stream or the daemon still has something to do with a round of this session. */
+static inline bool hfe_in_flight(const struct hfe_session *e)
+{
+    const struct hf_region *r = &e->region;
+
+    /* Acquire: pairs with the stream's writes and with hf_release. */
+    return atomic_load_explicit(&r->engine->consumed.value, memory_order_acquire) !=
+               atomic_load_explicit(&e->attempted, memory_order_relaxed) ||
+           atomic_load_explicit(&r->engine->gathered.value, memory_order_acquire) !=
+               atomic_load_explicit(&r->shared->released.value, memory_order_acquire);
+}
+
+/* enum hf_loss */
+static inline uint32_t hfe_lost(const struct hfe_session *e)
+{
+    /* seq_cst: "bracket, lost", mirror of hfe_submit. */
+    return atomic_load_explicit(&e->lost, memory_order_seq_cst);
+}
+
+/* Enqueues the end of a half-submitted round, if there is one and that could not be done before. 0 or -errno. */
+int hfe_fence_half(struct hfe_session *e);
+
+/* Adds to a counter that only the engine thread writes. */
+static inline void hfe_count(_Atomic uint64_t *counter, uint64_t n)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+#endif
