@@ -72,7 +72,7 @@ DAEMON: Final = Module(
     ("hostflag.h", "wire.h", "histogram.h", "roundloop.h", "zmqtransport.h"),
     (
         *(*REGION, "nap.c", "histogram.c", "eventring.c", "roundwire.c", "zmqlib.c", "zmqincoming.c", "zmqtransport.c"),
-        *("link.c", "round.c", "roundloop.c", "loopcontrol.c"),
+        *("link.c", "round.c", "roundloop.c", "loopstart.c", "loopcontrol.c"),
     ),
 )
 STANDIN: Final = Module("dsv41_rehearse._standin", ("standin.h",), ("standin.c",))

@@ -6,7 +6,7 @@
 
 uint32_t hfd_events_room(const struct hfd_event_ring *ring)
 {
-    /* Acquire: the taker is done with the slots it has taken ("events"). */
+    /* Acquire: the taker is done with the slots it has taken ("event, taken"). */
     return HFD_EVENTS - (atomic_load_explicit(&ring->put, memory_order_relaxed) -
                          atomic_load_explicit(&ring->taken, memory_order_acquire));
 }
@@ -27,7 +27,7 @@ bool hfd_events_put(struct hfd_event_ring *ring, const struct hfd_event *event)
     }
     copy.body = body;
     ring->slot[put % HFD_EVENTS] = copy;
-    /* Release: the slot is written before it counts ("events"). */
+    /* Release: the slot is written before it counts ("event, put"). */
     atomic_store_explicit(&ring->put, put + 1, memory_order_release);
     return true;
 }
@@ -38,12 +38,12 @@ bool hfd_events_take(struct hfd_event_ring *ring, struct hfd_event *ret_event)
 
     free(ring->body);
     ring->body = NULL;
-    /* Acquire: pairs with the put ("events"). */
+    /* Acquire: the slot is written ("event, put"). */
     if (atomic_load_explicit(&ring->put, memory_order_acquire) == taken)
         return false;
     *ret_event = ring->slot[taken % HFD_EVENTS];
     ring->body = (void *)ret_event->body;
-    /* Release: the slot is read before it is free ("events"). */
+    /* Release: the slot is read before it is free ("event, taken"). */
     atomic_store_explicit(&ring->taken, taken + 1, memory_order_release);
     return true;
 }

@@ -115,6 +115,12 @@ void hfd_link_open(struct hfd_loop *l)
     (void)send_bytes(l, l->link.open->data, l->link.open->bytes);
 }
 
+void hfd_link_reopen(struct hfd_loop *l)
+{
+    if (usable(l) && l->link.state == HFD_LINK_REFUSED)
+        hfd_link_open(l);
+}
+
 static void take_up(struct hfd_loop *l)
 {
     l->link.down_reason = NULL;
@@ -156,6 +162,21 @@ static bool take_pong(struct hfd_loop *l, const struct hw_header *h)
     return true;
 }
 
+/* A worker of another version refuses in its own; what it says is then for people only. */
+static enum hfd_drop take_foreign(struct hfd_loop *l, const struct hfd_incoming *in)
+{
+    const unsigned char *body = (const unsigned char *)in->data + sizeof(struct hw_header);
+    struct hw_header h;
+
+    if (!hfd_wire_foreign_header(in->data, in->bytes, &h) || in->more_parts ||
+        in->bytes - sizeof(h) > HW_MAX_CONTROL_BYTES)
+        return HFD_DROP_MALFORMED;
+    if (h.session != l->config.session || h.type != HW_REFUSED || l->link.state != HFD_LINK_OPENING)
+        return HFD_DROP_MALFORMED;
+    take_answer(l, HFD_LINK_REFUSED, body, (uint32_t)(in->bytes - sizeof(h)));
+    return HFD_DROP_MAX;
+}
+
 /* Returns HFD_DROP_MAX where the message made sense, else why it is dropped. */
 static enum hfd_drop take_message(struct hfd_loop *l, const struct hfd_incoming *in)
 {
@@ -164,7 +185,7 @@ static enum hfd_drop take_message(struct hfd_loop *l, const struct hfd_incoming 
     struct hw_header h;
 
     if (!hfd_wire_header(in->data, in->bytes, &h))
-        return HFD_DROP_MALFORMED;
+        return take_foreign(l, in);
     if (h.session != l->config.session)
         return HFD_DROP_SESSION;
     if (h.type == HW_REPLY)
@@ -173,9 +194,12 @@ static enum hfd_drop take_message(struct hfd_loop *l, const struct hfd_incoming 
         return HFD_DROP_MALFORMED;
     if (h.type == HW_PONG)
         return take_pong(l, &h) ? HFD_DROP_MAX : HFD_DROP_TYPE;
-    if (!opening || (h.type != HW_OPENED && h.type != HW_REFUSED))
+    if (h.type == HW_OPENED && opening)
+        take_answer(l, HFD_LINK_UP, body, h.body_bytes);
+    else if (h.type == HW_REFUSED && (opening || l->link.state == HFD_LINK_UP)) /* a worker can change its mind */
+        take_answer(l, HFD_LINK_REFUSED, body, h.body_bytes);
+    else
         return HFD_DROP_TYPE;
-    take_answer(l, h.type == HW_OPENED ? HFD_LINK_UP : HFD_LINK_REFUSED, body, h.body_bytes);
     return HFD_DROP_MAX;
 }
 

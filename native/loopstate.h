@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The round loop from inside. roundloop.c: the thread and its waits; round.c: one round; link.c: the worker's link;
- * loopcontrol.c: what the control plane calls. Everything here belongs to the loop's thread but what says otherwise.
+ * loopstart.c, loopcontrol.c: what the control plane calls. Everything here belongs to the loop's thread but what says otherwise.
  */
 #ifndef LOOPSTATE_H
 #define LOOPSTATE_H
@@ -28,7 +28,7 @@ struct hfd_given {
     struct hfd_encoded *open;
 };
 
-enum hfd_command { HFD_COMMAND_STOP = 1, HFD_COMMAND_DRAIN = 2 }; /* bits */
+enum hfd_command { HFD_COMMAND_STOP = 1, HFD_COMMAND_DRAIN = 2, HFD_COMMAND_REOPEN = 4 }; /* bits */
 
 /* Why the loop ends. */
 enum hfd_end { HFD_END_NOT, HFD_END_STOP, HFD_END_LOST, HFD_END_GONE, HFD_END_FAULT };
@@ -147,6 +147,8 @@ void hfd_link_settle(struct hfd_loop *l);
 bool hfd_link_up(const struct hfd_loop *l);
 /* Sends OPEN (again). */
 void hfd_link_open(struct hfd_loop *l);
+/* The same where the worker refused. */
+void hfd_link_reopen(struct hfd_loop *l);
 /* The session is over: CLOSE, where there is one to send, then the link is returned. */
 void hfd_link_end(struct hfd_loop *l, const struct hfd_encoded *close);
 

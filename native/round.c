@@ -85,6 +85,11 @@ static uint64_t wait_gathered(struct hfd_loop *l, uint32_t t)
     return seen;
 }
 
+static enum hf_verdict no_link(const struct hfd_loop *l)
+{
+    return l->link.state == HFD_LINK_REFUSED ? HF_REFUSED : HF_DISCONNECTED;
+}
+
 /* One step of waiting for the transport. Returns HF_OPEN while there is reason to go on waiting. */
 static enum hf_verdict wait_step(struct hfd_loop *l, uint64_t deadline, enum hf_verdict late)
 {
@@ -96,7 +101,7 @@ static enum hf_verdict wait_step(struct hfd_loop *l, uint64_t deadline, enum hf_
     if (l->end)
         return HF_DRAINING;
     if (!hfd_link_up(l))
-        return HF_DISCONNECTED;
+        return no_link(l);
     now = hf_now_ns();
     if (now >= deadline)
         return late;
@@ -116,7 +121,7 @@ static enum hf_verdict send_round(struct hfd_loop *l, uint64_t deadline)
         int r;
 
         if (!hfd_link_up(l))
-            return HF_DISCONNECTED;
+            return no_link(l);
         r = hfd_link_send(l, &l->wire.message);
         if (r == 0)
             return HF_OPEN;
@@ -149,7 +154,7 @@ static enum hf_verdict carry(struct hfd_loop *l)
     if (atomic_load_explicit(&l->command, memory_order_relaxed) & HFD_COMMAND_DRAIN)
         return HF_DRAINING;
     if (!hfd_link_up(l))
-        return HF_DISCONNECTED;
+        return no_link(l);
     fault = hfd_wire_build(&l->wire);
     if (fault)
         return bad_gather(l, fault);
@@ -234,7 +239,7 @@ static void finish(struct hfd_loop *l, uint32_t t, enum hf_verdict verdict)
     /* Whoever decided: a released that is there already stays. */
     hf_release(&l->region, t);
     released = hf_now_ns();
-    /* Release: our reads of slot and rows are over before the engine sees this and refills them ("rows, retired"). */
+    /* Release: our reads of slot and rows are over before the engine sees this and refills them ("retired, reuse"). */
     atomic_store_explicit(&l->region.daemon->retired.value, t, memory_order_release);
     l->done = t;
     atomic_store_explicit(&l->shown_done, t, memory_order_relaxed);

@@ -87,13 +87,18 @@ static void beat(struct hfd_loop *l, uint64_t now)
 
 static void take_commands(struct hfd_loop *l)
 {
-    /* Acquire: the CLOSE that was posted before a stop is seen ("command"). */
+    /* Acquire: the CLOSE that was posted before a stop is seen ("close, stop"). */
     uint32_t command = atomic_load_explicit(&l->command, memory_order_acquire);
 
-    if (command & HFD_COMMAND_STOP)
+    if (command & HFD_COMMAND_STOP) {
         end_by(l, HFD_END_STOP);
-    else
-        show_phase(l, command & HFD_COMMAND_DRAIN ? HF_PHASE_DRAINING : HF_PHASE_RUNNING);
+        return;
+    }
+    if (command & HFD_COMMAND_REOPEN) {
+        atomic_fetch_and_explicit(&l->command, ~(uint32_t)HFD_COMMAND_REOPEN, memory_order_relaxed);
+        hfd_link_reopen(l);
+    }
+    show_phase(l, command & HFD_COMMAND_DRAIN ? HF_PHASE_DRAINING : HF_PHASE_RUNNING);
 }
 
 static void take_link(struct hfd_loop *l)
@@ -102,7 +107,7 @@ static void take_link(struct hfd_loop *l)
 
     if (!atomic_load_explicit(&l->given, memory_order_relaxed))
         return;
-    /* Acquire: what was given, and all that its giver did to the sockets, is seen ("given"). */
+    /* Acquire: what was given, and all that its giver did to the sockets, is seen ("link, given"). */
     given = atomic_exchange_explicit(&l->given, NULL, memory_order_acquire);
     if (given)
         hfd_link_take(l, given);
@@ -112,9 +117,9 @@ void hfd_loop_tend(struct hfd_loop *l)
 {
     uint64_t now = hf_now_ns();
 
-    /* First of all: where the session was lost, nothing is written any more. Acquire pairs with the engine's store
-       ("lost"). */
-    if (atomic_load_explicit(&l->region.engine->lost.value, memory_order_acquire) != 0)
+    /* First of all: where the session was lost, nothing is written any more. Relaxed: the word alone counts, and a look
+       that comes too early is what the closed socket is for. */
+    if (atomic_load_explicit(&l->region.engine->lost.value, memory_order_relaxed) != 0)
         end_by(l, HFD_END_LOST);
     if (l->end == HFD_END_LOST || l->end == HFD_END_GONE)
         return;
@@ -186,8 +191,8 @@ static void let_go(struct hfd_loop *l)
     if (l->end == HFD_END_STOP)
         hfd_round_drain(l);
     say_end(l);
-    given = atomic_exchange_explicit(&l->given, hfd_no_more(l), memory_order_acq_rel); /* "given" */
-    close_message = atomic_exchange_explicit(&l->close, NULL, memory_order_acquire);   /* "command" */
+    given = atomic_exchange_explicit(&l->given, hfd_no_more(l), memory_order_acq_rel); /* "link, given" */
+    close_message = atomic_exchange_explicit(&l->close, NULL, memory_order_acquire);   /* "close, stop" */
     hfd_link_end(l, l->end == HFD_END_STOP ? close_message : NULL);
     free(close_message);
     if (given) {
@@ -211,7 +216,7 @@ void *hfd_loop_main(void *loop)
     atomic_store_explicit(&l->precise_error, hf_nap_precise(), memory_order_relaxed);
     run(l);
     let_go(l);
-    /* Release: whoever sees it stopped sees all of the above. */
+    /* Release: whoever sees it stopped sees all of the above ("loop, stopped"). */
     atomic_store_explicit(&l->stopped, 1, memory_order_release);
     hfd_loop_say(l, &(struct hfd_event){.kind = HFD_EVENT_STOPPED});
     (void)eventfd_write(l->ended_fd, 1);

@@ -47,8 +47,8 @@ static const char *check_round(const struct hfd_wire *w, uint32_t t)
         return "a slot's header names another session";
     if (round->flags & ~(uint32_t)HF_ROUND_CONTEXT_ONLY)
         return "a slot's header has unknown flags";
-    if (round->n_requests > g->max_requests)
-        return "a slot's header has more requests than max_requests";
+    if (round->n_requests == 0 || round->n_requests > g->max_requests)
+        return "a slot's header has no requests, or more than max_requests";
     if (round->ring_bytes > g->ring_bytes || round->ring_offset > g->ring_bytes - round->ring_bytes)
         return "a round's rows lie outside the ring";
     hf_ring_span_of(g, round->n_rows, &span);
@@ -200,6 +200,8 @@ const char *hfd_wire_build(struct hfd_wire *w)
         .flags = w->context_only ? HW_ROUND_CONTEXT_ONLY : 0,
     };
     w->message.head_bytes = (size_t)(at - w->head);
+    if (w->message.head_bytes > HW_MAX_PART_BYTES || w->message.rows_bytes > HW_MAX_PART_BYTES)
+        return "a round is larger than a worker takes: HW_MAX_PART_BYTES";
     header.body_bytes = (uint32_t)(w->message.head_bytes - sizeof(header));
     memcpy(w->head, &header, sizeof(header));
     memcpy(w->head + sizeof(header), &round, sizeof(round));
@@ -213,6 +215,14 @@ bool hfd_wire_header(const void *data, size_t bytes, struct hw_header *ret_heade
     memcpy(ret_header, data, sizeof(*ret_header)); /* not aligned */
     return ret_header->magic == HW_MAGIC && ret_header->version == HW_VERSION &&
            ret_header->body_bytes == bytes - sizeof(*ret_header);
+}
+
+bool hfd_wire_foreign_header(const void *data, size_t bytes, struct hw_header *ret_header)
+{
+    if (bytes < sizeof(*ret_header))
+        return false;
+    memcpy(ret_header, data, sizeof(*ret_header));
+    return ret_header->magic == HW_MAGIC && ret_header->version != HW_VERSION;
 }
 
 struct hw_header hfd_wire_control(uint64_t session, enum hw_type type, uint32_t number)
@@ -234,7 +244,7 @@ enum hfd_reply hfd_wire_check_reply(const struct hfd_wire *w, const void *body, 
     if (reply.status >= HW_STATUS_MAX)
         return HFD_REPLY_BAD;
     if (reply.status != HW_STATUS_OK) {
-        if (reply.n_requests != 0 || bytes != sizeof(reply))
+        if (reply.n_requests != 0 || reply.drafts != 0 || reply.extra_bytes != 0 || bytes != sizeof(reply))
             return HFD_REPLY_BAD;
         return reply.status == HW_STATUS_UNKNOWN_SESSION ? HFD_REPLY_UNKNOWN_SESSION : HFD_REPLY_REFUSED;
     }

@@ -45,6 +45,8 @@ const char *hfd_wire_build(struct hfd_wire *w);
 
 /* A message's header. False: too short, another magic or version, or body_bytes is not what follows. */
 bool hfd_wire_header(const void *data, size_t bytes, struct hw_header *ret_header);
+/* The header of a message of another version, of which only type and session mean anything. */
+bool hfd_wire_foreign_header(const void *data, size_t bytes, struct hw_header *ret_header);
 /* A message without body, or the head of one with: PING. */
 struct hw_header hfd_wire_control(uint64_t session, enum hw_type type, uint32_t number);
 

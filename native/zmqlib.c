@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define ZMQ_OLDEST 40300 /* the first with handshake events */
+#define ZMQ_ETERM (156384712 + 53)
 
 #define FIND(field, name)                                           \
     do {                                                            \
@@ -77,4 +78,16 @@ void hfd_zmq_free(struct hfd_zmq *zmq)
     if (zmq && zmq->library)
         dlclose(zmq->library);
     free(zmq);
+}
+
+int hfd_zmq_error(const struct hfd_zmq *z)
+{
+    int error = z->error();
+
+    return error == ZMQ_ETERM ? -ESHUTDOWN : -error;
+}
+
+const char *hfd_zmq_error_reason(int error)
+{
+    return error == -ESHUTDOWN ? "the ZMQ context was terminated" : "the ZMQ socket failed";
 }

@@ -30,4 +30,32 @@ struct hfd_zmq {
     void (*get_version)(int *major, int *minor, int *patch);
 };
 
+#define ZMQ_DONTWAIT 1
+
+/* A transport on a DEALER and its monitor. */
+struct hfd_zmq_transport {
+    struct hfd_transport base;
+    const struct hfd_zmq *zmq;
+    void *dealer, *monitor;
+    int fds[HFD_TRANSPORT_FDS];
+    uint64_t max_bytes;
+    union hfd_zmq_message in; /* what next handed out */
+    uint32_t in_a_row;        /* messages since the last look at the monitor */
+    bool delivered;           /* a whole message came since the last check */
+    int connection;           /* the kernel's socket under the DEALER, only ever asked for its TCP_INFO; -1: unknown */
+    uint64_t accounted;       /* bytes it had received at the check after the last whole message */
+};
+
+static inline struct hfd_zmq_transport *hfd_zmq_transport_of(struct hfd_transport *t)
+{
+    return (struct hfd_zmq_transport *)t;
+}
+
+/* The calling thread's last error of libzmq as -errno; -ESHUTDOWN where the context was terminated. */
+int hfd_zmq_error(const struct hfd_zmq *z);
+/* A static text. */
+const char *hfd_zmq_error_reason(int error);
+/* next of the transport (zmqincoming.c). */
+int hfd_zmq_next(struct hfd_transport *transport, struct hfd_incoming *ret_in);
+
 #endif
