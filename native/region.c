@@ -205,5 +205,6 @@ uint32_t hf_word_load(const struct hf_region *r, enum hf_word_id id)
 
     if ((uint32_t)id >= HF_WORD_MAX)
         return 0;
+    /* Acquire: pairs with the release of whoever writes the word. */
     return atomic_load_explicit(&words[id]->value, memory_order_acquire);
 }
