@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,11 +39,8 @@ class Flight:
     items: list[Item]
     tokens_marker: int
     taken_marker: int
-    rounds: list[SubmittedRound]
-    drafting: int | None
-    launched_ns: int
+    rounds: Sequence[SubmittedRound]
     outcomes: list[Outcome] = field(default_factory=list)
-    drafts_taken: list[bytes] | None = None
 
 
 @dataclass
@@ -117,12 +114,11 @@ class Engine:
         self.tally.steps += 1
         self.tally.batch.add(len(items))
         self.tally.rows_shipped += submission.rows
-        rounds = self._session.rounds_of(submission) if submission.submitted else []
         wanted = any(item.draft for item in items)
         if submission.drafting is None and wanted:
             self.tally.target_only_steps += 1
             self.tally.skipped[submission.skip] += 1
-        flight = Flight(self._step, items, tokens_marker, taken_marker, rounds, submission.drafting, now)
+        flight = Flight(self._step, items, tokens_marker, taken_marker, submission.rounds)
         self._flying.append(flight)
         self._unsettled.append(flight)
         self._step += 1

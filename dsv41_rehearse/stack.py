@@ -140,7 +140,15 @@ class Stack:
         return child
 
     def end(self) -> list[str]:
-        """End every process, the newest first, and remove the directory. Returns what did not go as it should."""
+        """End every process and remove the directory. Returns what did not go as it should."""
+        faults = self.end_processes()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        if self.directory.exists():
+            faults.append(f"{self.directory} is still there")
+        return faults
+
+    def end_processes(self) -> list[str]:
+        """End every process, the newest first: daemons before their workers. Returns what did not go as it should."""
         faults = []
         while self.children:
             child = self.children.pop()
@@ -150,9 +158,6 @@ class Stack:
                 faults.append(f"{child.name} ended with status {status}: {child.tail()}")
             if alive(child.pid):
                 faults.append(f"{child.name} (pid {child.pid}) is still there")
-        shutil.rmtree(self.directory, ignore_errors=True)
-        if self.directory.exists():
-            faults.append(f"{self.directory} is still there")
         return faults
 
 

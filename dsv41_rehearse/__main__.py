@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dsv41-rehearse``: 0 where everything is as it should be, 1 where it is not, 2 where it was not asked for properly."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from rich.console import Console
+
+import engine_shim
+
+from dsv41_rehearse import bench, demo, options, summary
+from dsv41_rehearse.audit_compare import AuditError, Comparison, compare
+from dsv41_rehearse.drive import Drive, drive
+from dsv41_rehearse.outcome import report as make_report
+from dsv41_rehearse.progress import Shown, Silent
+from dsv41_rehearse.report import ReportError, RunReport, check_writable, write
+from dsv41_rehearse.scenario import ScenarioError
+from dsv41_rehearse.stack import StackError
+from dsv41_rehearse.text import TextError
+
+
+GOOD: Final = 0
+WRONG: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: cleaned up after as Ctrl-C is."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Returns the exit status."""
+    arguments = options.parse(argv)
+    console = Console(quiet=getattr(arguments, "quiet", False))
+    errors = Console(stderr=True)
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return _COMMANDS[arguments.command](arguments, console)
+    except (TextError, ScenarioError, ReportError, AuditError) as error:
+        errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False)
+        return USAGE
+    except (StackError, engine_shim.ShimError) as error:
+        errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False)
+        return WRONG
+    except KeyboardInterrupt:
+        errors.print("dsv41-rehearse: interrupted; everything it started is ended", highlight=False)
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _demo(arguments: argparse.Namespace, console: Console) -> int:
+    scenario = options.scenario(arguments)
+    _check_outputs(arguments)
+    made = demo.run(
+        demo.Demo(
+            scenario=scenario,
+            drafter=arguments.drafter,
+            worker_ms=arguments.worker_ms,
+            audit=arguments.audit,
+            keep=arguments.keep,
+            start_round=arguments.start_round,
+        ),
+        console,
+    )
+    return _finish(arguments, console, made)
+
+
+def _run(arguments: argparse.Namespace, console: Console) -> int:
+    scenario = options.scenario(arguments)
+    _check_outputs(arguments)
+    how = Drive(
+        scenario=scenario,
+        socket=arguments.socket,
+        audit=arguments.audit,
+        check_mock=arguments.expect_mock,
+        start_round=arguments.start_round,
+    )
+    with Silent() if arguments.quiet else Shown(console) as watch:
+        driven = drive(how, watch)
+    compared: Comparison | None = None
+    if arguments.audit is not None and list(arguments.audit.glob("worker-*.jsonl")):
+        compared = demo.settled(arguments.audit, scenario.drafts)
+    return _finish(arguments, console, make_report(how, driven, compared, [], expect_ok=False))
+
+
+def _finish(arguments: argparse.Namespace, console: Console, made: RunReport) -> int:
+    summary.show(console, made)
+    if arguments.json is not None:
+        write(arguments.json, made)
+    return GOOD if made.good else WRONG
+
+
+def _bench(arguments: argparse.Namespace, console: Console) -> int:
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    return bench.main(arguments, console)
+
+
+def _compare(arguments: argparse.Namespace, console: Console) -> int:
+    found = compare(arguments.directory, arguments.k)
+    summary.show_comparison(console, found)
+    return GOOD if found.identical else WRONG
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Fail before a run is spent, not after it."""
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    if arguments.audit is not None:
+        _make_directory(arguments.audit)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ReportError(f"cannot write the audit in {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ReportError(f"cannot write the audit in {path}: permission denied")
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> None:
+    raise TerminatedError
+
+
+_COMMANDS: Final = {"demo": _demo, "run": _run, "bench": _bench, "compare": _compare}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: everything in one command, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from dsv41_rehearse.audit_compare import Comparison, compare
+from dsv41_rehearse.drive import Drive, Driven, drive
+from dsv41_rehearse.outcome import report
+from dsv41_rehearse.progress import Shown
+from dsv41_rehearse.report import RunReport
+from dsv41_rehearse.scenario import Scenario
+from dsv41_rehearse.stack import Stack
+
+
+MOCK: Final = "mock"
+FLUSHED_S: Final = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """``audit`` None: in the temporary directory, gone with it. ``worker_ms``: simulated draft time a round."""
+
+    scenario: Scenario
+    drafter: str
+    worker_ms: float
+    audit: Path | None
+    keep: bool
+    start_round: int | None
+
+
+def run(demo: Demo, console: Console) -> RunReport:
+    """Start daemon and worker, replay, stop, compare what was sent with what arrived. Nothing stays unless ``keep``."""
+    console.print(f"[bold]dsv41-rehearse[/bold] {demo.scenario.describe()}", highlight=False)
+    with Stack(keep=demo.keep) as stack:
+        audit = demo.audit or stack.directory / "audit"
+        audit.mkdir(parents=True, exist_ok=True)
+        how, driven = _drive(demo, stack, audit, console)
+        if demo.keep:
+            compared, left_over = settled(audit, demo.scenario.drafts), []
+            _say_how_to_look(stack, console)
+        else:
+            # Ended, the worker has written its last line.
+            left_over = stack.end_processes()
+            compared = compare(audit, demo.scenario.drafts)
+            left_over += stack.end()
+    return report(how, driven, compared, left_over, expect_ok=True)
+
+
+def _drive(demo: Demo, stack: Stack, audit: Path, console: Console) -> tuple[Drive, Driven]:
+    endpoint = stack.start_worker(demo.drafter, delay_ms=demo.worker_ms, audit=audit)
+    daemon = stack.start_daemon(endpoint)
+    console.print(f"  daemon pid {daemon.pid}, worker at {endpoint}, this engine pid {os.getpid()}", highlight=False)
+    how = Drive(
+        scenario=demo.scenario,
+        socket=stack.socket,
+        audit=audit,
+        check_mock=demo.drafter == MOCK,
+        measure_idle=True,
+        start_round=demo.start_round,
+    )
+    with Shown(console) as watch:
+        return how, drive(how, watch)
+
+
+def settled(audit: Path, drafts: int) -> Comparison:
+    """Compare with a worker that is still up: its newest lines take up to a second to be on disk."""
+    until = time.monotonic() + FLUSHED_S
+    while True:
+        found = compare(audit, drafts)
+        if not found.missing or time.monotonic() > until:
+            return found
+        time.sleep(0.2)
+
+
+def _say_how_to_look(stack: Stack, console: Console) -> None:
+    pids = " ".join(str(child.pid) for child in stack.children)
+    console.print(
+        f"  kept: {stack.directory} (logs, socket, audit) and the processes {pids}\n"
+        f"  end with: kill {pids}; rm -r {stack.directory}",
+        highlight=False,
+    )
