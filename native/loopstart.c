@@ -76,7 +76,7 @@ static int take_base(struct hfd_loop *l, const char **ret_reason)
     if (*ret_reason)
         return -EINVAL;
     hf_release(r, base);
-    /* Release: as at the end of a round ("retired, reuse"). */
+    /* Release: as at the end of a round ("rows, retired"). */
     atomic_store_explicit(&r->daemon->retired.value, base, memory_order_release);
     /* Nobody sleeps; a predecessor that was killed in its sleep said so for ever. */
     atomic_store_explicit(&r->daemon->waiting.value, 0, memory_order_relaxed);

@@ -239,7 +239,7 @@ static void finish(struct hfd_loop *l, uint32_t t, enum hf_verdict verdict)
     /* Whoever decided: a released that is there already stays. */
     hf_release(&l->region, t);
     released = hf_now_ns();
-    /* Release: our reads of slot and rows are over before the engine sees this and refills them ("retired, reuse"). */
+    /* Release: our reads of slot and rows are over before the engine sees this and refills them ("rows, retired"). */
     atomic_store_explicit(&l->region.daemon->retired.value, t, memory_order_release);
     l->done = t;
     atomic_store_explicit(&l->shown_done, t, memory_order_relaxed);
