@@ -259,11 +259,11 @@ static void ping(struct hfd_loop *l, uint64_t now_ns)
     HFD_COUNT(l, pings, 1);
 }
 
-void hfd_link_tend(struct hfd_loop *l, uint64_t now_ns)
+void hfd_link_tend(struct hfd_loop *l)
 {
     const struct hfd_config *c = &l->config;
     struct hfd_link *k = &l->link;
-    uint64_t since = now_ns - k->changed_ns;
+    uint64_t now_ns = hf_now_ns(), since = now_ns - k->changed_ns;
 
     if (!usable(l) || l->flight.waiting)
         return;

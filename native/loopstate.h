@@ -135,7 +135,7 @@ void hfd_link_take(struct hfd_loop *l, struct hfd_given *given);
 /* Takes what the transport has, until the round in flight is answered. */
 void hfd_link_drain(struct hfd_loop *l);
 /* PING, silence, an unanswered OPEN. */
-void hfd_link_tend(struct hfd_loop *l, uint64_t now_ns);
+void hfd_link_tend(struct hfd_loop *l);
 /* At each beat: floods. */
 void hfd_link_check(struct hfd_loop *l);
 /* 0, -EAGAIN, or -errno: then the link is to be returned. */

@@ -135,7 +135,7 @@ void hfd_loop_tend(struct hfd_loop *l)
     }
     if (l->link.ready)
         hfd_link_drain(l);
-    hfd_link_tend(l, now);
+    hfd_link_tend(l);
 }
 
 static void rest(struct hfd_loop *l, uint32_t submitted)
