@@ -69,7 +69,7 @@ struct hfe_config {
     uint64_t beat_limit_ns;   /* lost when the beat stood still for this much of the watchdog's own running time; 0: never */
     uint32_t expiries_limit;  /* lost after so many expiries with no round finished between; 0: never */
     uint32_t backlog_rows;    /* prefill rows that can wait in device memory for the ring */
-    int socket;               /* the session's socket: POLLHUP means that the daemon is gone. -1: none */
+    int socket;               /* the session's socket, duplicated here: POLLHUP means that the daemon is gone. -1: none */
     int realtime;             /* 1: try SCHED_FIFO for the watchdog */
     int unbatched;            /* 1: write and wait are two operations even where the stream has one for both */
 };

@@ -4,6 +4,7 @@
 #include "session.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
@@ -144,15 +145,27 @@ int hfe_watchdog_start(struct hfe_session *e)
     struct hfe_watchdog *w = &e->watchdog;
     int r;
 
-    w->socket = e->config.socket;
+    w->hangup = w->socket = -1;
     w->released = e->base;
     w->beat = atomic_load_explicit(&e->region.daemon->beat.value, memory_order_relaxed);
     w->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->bell < 0)
         return -errno;
+    /* A duplicate, so that it stays what it is whatever the caller does with his. */
+    if (e->config.socket >= 0) {
+        w->hangup = w->socket = fcntl(e->config.socket, F_DUPFD_CLOEXEC, 3);
+        if (w->socket < 0) {
+            r = -errno;
+            goto fail;
+        }
+    }
     r = start_thread(e);
-    if (r < 0)
-        close(w->bell);
+    if (r == 0)
+        return 0;
+    if (w->hangup >= 0)
+        close(w->hangup);
+fail:
+    close(w->bell);
     return r;
 }
 
@@ -177,5 +190,7 @@ int hfe_watchdog_join(struct hfe_session *e, uint64_t timeout_ns)
 void hfe_watchdog_done(struct hfe_session *e)
 {
     pthread_join(e->watchdog.thread, NULL);
+    if (e->watchdog.hangup >= 0)
+        close(e->watchdog.hangup);
     close(e->watchdog.bell);
 }

@@ -23,7 +23,8 @@ struct hfe_seen {
 
 struct hfe_watchdog {
     pthread_t thread;
-    int bell; /* eventfd */
+    int bell;   /* eventfd */
+    int hangup; /* a duplicate of the session's socket, or -1 */
     int realtime;
     _Atomic uint32_t at_rest;  /* 1: it sleeps without a tick, or is about to */
     _Atomic uint32_t ended;    /* 1: it is over, and will not touch the session again */
@@ -31,7 +32,7 @@ struct hfe_watchdog {
     _Atomic uint64_t ticks, expired, late_ns;
     /* the thread's own */
     struct hfe_seen seen[HF_MAX_SLOTS];
-    int socket;
+    int socket; /* what it polls: hangup, until that said something; -1 then */
     uint64_t last_ns;       /* the last look; 0 after a rest */
     uint64_t paused_ns;     /* all the time it could not run when it should have */
     uint64_t still_ns;      /* for how much of its running time the beat stood still */

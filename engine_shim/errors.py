@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong on the engine side. Each message says what was wrong and, where it is known, what to do."""
+
+from __future__ import annotations
+
+import os
+
+
+class ShimError(Exception):
+    """Anything that this package raises on purpose."""
+
+
+class DaemonUnreachable(ShimError):
+    """Nobody answers at the socket."""
+
+
+class ConnectionRefusedByDaemon(ShimError):
+    """The daemon said REFUSED. ``code`` is for programs, ``reason`` for people."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"the daemon refused the session ({code}): {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class HandshakeFailed(ShimError):
+    """The daemon answered with something that is no handshake, or not in time, or its region cannot be used."""
+
+
+class SubmitFailed(ShimError):
+    """
+    A submit could not be done. ``error`` is a positive errno.
+
+    EINVAL: the batch was none, nothing happened. Else a stream operation failed and the session is lost.
+    """
+
+    def __init__(self, error: int, what: str) -> None:
+        super().__init__(f"{what}: {os.strerror(error)}")
+        self.error = error
+
+
+class StreamFault(ShimError):
+    """A stream operation was not accepted. ``error`` is a positive errno."""
+
+    def __init__(self, error: int, what: str) -> None:
+        super().__init__(f"{what}: {os.strerror(error)}")
+        self.error = error
+
+
+class StreamStuck(ShimError):
+    """The stream does not get past what it was given. What it may still touch is kept; closing can be tried again."""
+
+
+class SessionClosed(ShimError):
+    """The session was closed; only its last status can be had."""

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One session: submit steps, see what became of their rounds."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from types import TracebackType
+from typing import Any, Final
+
+from engine_shim import farewell
+from engine_shim._engine import ffi, lib
+from engine_shim.batch import Batch
+from engine_shim.errors import SessionClosed, StreamStuck, SubmitFailed
+from engine_shim.record import RoundRecord, RoundTable, record_of, table_of
+from engine_shim.softstream import NS, SoftStream
+from engine_shim.status import SessionStatus, status_of
+from engine_shim.ticket import Ticket
+from hostflag.channel import Channel
+from hostflag.messages import FromDaemon, Geometry, Ready, Welcome
+from hostflag.region import Word
+from hostflag.verdicts import Loss, Skip, Verdict
+
+
+_SKIPS: Final = tuple(sorted(Skip))
+
+
+class Session:
+    """
+    An engine rank's session, made by ``engine_shim.connect``. One thread submits; any thread may read.
+
+    ``id``: the daemon's number for it. ``welcome``: what the daemon said. ``locked``: whether the region is locked in this
+    process's memory, else ``lock_reason`` says why not; ``daemon_locked`` and ``daemon_lock_reason`` say it of the daemon.
+    """
+
+    def __init__(
+        self,
+        handle: Any,
+        *,
+        channel: Channel[FromDaemon],
+        stream: SoftStream,
+        geometry: Geometry,
+        welcome: Welcome,
+        ready: Ready,
+    ) -> None:
+        self.id = int(welcome.session, 16)
+        self.welcome = welcome
+        self.geometry = geometry
+        self.daemon_locked = ready.locked
+        self.daemon_lock_reason = ready.lock_reason
+        self._handle: Any = handle
+        self._channel = channel
+        self._stream = stream  # must outlive the session
+        self._submit = lib.hfe_submit
+        self._ticket: Any = ffi.new("struct hfe_ticket *")
+        self._last: SessionStatus | None = None
+        lock_error = self.status().lock_error
+        self.locked = lock_error == 0
+        self.lock_reason = None if self.locked else f"mlock: {os.strerror(lock_error)} (raise RLIMIT_MEMLOCK)"
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def batch(self, max_requests: int | None = None) -> Batch:
+        """Return an empty batch; ``max_requests`` None takes the geometry's."""
+        return Batch(self.geometry.max_requests if max_requests is None else max_requests)
+
+    def submit(self, batch: Batch) -> Ticket:
+        """
+        Enqueue a step's round, or say in the ticket why there is none. Microseconds; never blocks on the daemon.
+
+        Whatever the ticket says, ``drafts_out`` will hold legal ids. Raises SubmitFailed.
+        """
+        return self._to_ticket(self._submit(self._open(), batch.c, self._ticket))
+
+    def flush(self) -> Ticket:
+        """Ship prefill rows that wait for the ring, without a batch: for an engine that has nothing to do."""
+        return self._to_ticket(lib.hfe_flush(self._open(), self._ticket))
+
+    def verdict(self, round_: int) -> Verdict | None:
+        """Return the verdict of a round, OPEN while it has none; None where its slot went on. Never blocks."""
+        value = lib.hfe_verdict(self._open(), round_)
+        return None if value < 0 else Verdict(value)
+
+    def consumed(self, round_: int) -> bool:
+        """Whether the stream has copied the round's reply."""
+        return bool(lib.hfe_consumed(self._open(), round_))
+
+    def drafts(self, round_: int) -> list[list[int]]:
+        """
+        Return the reply of a consumed drafting round, [n_requests][drafts] in batch order; junk unless its verdict is OK.
+
+        Raises LookupError where the round is not consumed, or its slot went on.
+        """
+        k = self.geometry.drafts
+        ids = ffi.new("int64_t[]", self.geometry.max_requests * k)
+        count = lib.hfe_drafts(self._open(), round_, ids, len(ids))
+        if count < 0:
+            raise LookupError(_no_round(round_, count))
+        return [[int(one) for one in ids[at : at + k]] for at in range(0, count, k)]
+
+    def table(self, round_: int) -> RoundTable:
+        """
+        Return what a round shipped. Engine thread; at its best right after the submit.
+
+        Raises LookupError where its slot went on.
+        """
+        header = ffi.new("struct hf_round *")
+        requests = ffi.new("struct hf_request[]", self.geometry.max_requests)
+        result = lib.hfe_round_table(self._open(), round_, header, requests)
+        if result < 0:
+            raise LookupError(_no_round(round_, result))
+        return table_of(header, requests)
+
+    def record(self, round_: int) -> RoundRecord:
+        """
+        Return the record of a settled round from the flight recorder, which holds the last ``HF_RECORDS``.
+
+        Raises LookupError where it is not there, or not any more.
+        """
+        record = ffi.new("struct hf_record *")
+        result = lib.hfe_record(self._open(), round_, record)
+        if result < 0:
+            raise LookupError(_no_round(round_, result))
+        return record_of(record)
+
+    def settle(self) -> int:
+        """Book the rounds that finished since the last call; submit does it too. Engine thread. Returns how many."""
+        return int(lib.hfe_settle(self._open()))
+
+    def status(self) -> SessionStatus:
+        """Return a snapshot; after close, the last one."""
+        if self._last is not None:
+            return self._last
+        status = ffi.new("struct hfe_status *")
+        lib.hfe_status_of(self._open(), status)
+        return status_of(status)
+
+    @property
+    def lost(self) -> Loss:
+        """Why the session was lost, or NONE."""
+        return self.status().lost
+
+    def word(self, name: str) -> int:
+        """Return a word of the region by its name, such as ``released``."""
+        return int(lib.hfe_word(self._open(), Word[name.upper()]))
+
+    def give_up(self) -> None:
+        """Give the session up: no more submits, gathered rounds are released at once."""
+        lib.hfe_give_up(self._open(), lib.HF_LOSS_CLOSED)
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has been done."""
+        return self._last is not None
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """
+        End the session: rounds in flight end, the daemon says goodbye, everything is unmapped. Twice is harmless.
+
+        Raises StreamStuck where the stream does not get past what it was given: then the region, its watchdog and the
+        socket stay, and it can be called again.
+        """
+        if self._last is not None:
+            return
+        until = time.monotonic() + timeout_s
+        last = ffi.new("struct hfe_status *")
+        if lib.hfe_close(self._handle, int(timeout_s * NS), last) < 0:
+            raise StreamStuck(
+                f"the stream did not get past its rounds within {timeout_s:g} s: the region stays mapped ({self.status()})"
+            )
+        self._handle = None
+        self._last = status_of(last)
+        farewell.say(self._channel, until - time.monotonic(), lost=self._last.lost)
+
+    def _open(self) -> Any:
+        if self._handle is None:
+            raise SessionClosed("the session is closed")
+        return self._handle
+
+    def _to_ticket(self, result: int) -> Ticket:
+        if result < 0:
+            error = -result
+            if error == errno.EINVAL:
+                raise SubmitFailed(error, "the batch does not fit the session's geometry, or lacks an array")
+            raise SubmitFailed(error, "a stream operation failed, the session is lost")
+        ticket = self._ticket
+        return Ticket(
+            ticket.round if ticket.drafting else None,
+            _SKIPS[ticket.skip],
+            ticket.context_rounds,
+            ticket.first_round,
+            ticket.rows,
+            ticket.rows_deferred,
+        )
+
+
+def _no_round(round_: int, result: int) -> str:
+    if -result == errno.EAGAIN:
+        return f"round {round_} is not consumed yet"
+    return f"round {round_} is not there: never made, or its slot went on"

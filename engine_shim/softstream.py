@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The soft stream: a FIFO of copies, kernels and waits, run by a C thread of its own. A stream without a GPU."""
+
+from __future__ import annotations
+
+import os
+
+from types import TracebackType
+from typing import Any
+
+from engine_shim._engine import ffi, lib
+from engine_shim.errors import StreamFault, StreamStuck
+
+
+NS: int = 1_000_000_000
+
+
+class SoftStream:
+    """
+    Every operation is enqueued and runs in order; an enqueue waits only where ``HFS_DEPTH`` are outstanding.
+
+    Memory that an operation names must live until the stream is past it. Raises StreamFault where an operation was not
+    accepted.
+    """
+
+    def __init__(self) -> None:
+        stream = ffi.new("struct hfs_stream **")
+        _accepted(lib.hfs_open(stream), "the soft stream's thread cannot be started")
+        self._stream: Any = stream[0]
+
+    def __enter__(self) -> SoftStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def c(self) -> Any:
+        """The ``struct hfs_stream *``. Raises StreamStuck after close."""
+        if self._stream is None:
+            raise StreamStuck("the soft stream is closed")
+        return self._stream
+
+    def work(self, ns: int) -> None:
+        """Keep the stream busy for ``ns``, as a kernel that uses no CPU."""
+        _accepted(lib.hfs_work(self.c, ns), "simulated work was not accepted")
+
+    def call(self, fn_address: int, arg_address: int) -> None:
+        """Call the C function ``void fn(void *)`` in the stream's thread: a kernel."""
+        fn = ffi.cast("void (*)(void *)", fn_address)
+        _accepted(lib.hfs_call(self.c, fn, ffi.cast("void *", arg_address)), "a call was not accepted")
+
+    def copy(self, to: int, frm: int, nbytes: int) -> None:
+        """Copy ``nbytes`` from one address to another."""
+        result = lib.hfs_copy(self.c, ffi.cast("void *", to), ffi.cast("void *", frm), nbytes)
+        _accepted(result, "a copy was not accepted")
+
+    def marker(self) -> int:
+        """Return a marker of everything enqueued so far. Markers only grow."""
+        return int(lib.hfs_marker(self.c))
+
+    def reached(self, marker: int) -> bool:
+        """Whether the stream is past a marker; what came before it is then visible."""
+        return bool(lib.hfs_reached(self.c, marker))
+
+    def wait(self, marker: int, timeout_s: float) -> bool:
+        """Wait until the stream is past a marker. False where it did not get there in time."""
+        return bool(lib.hfs_wait(self.c, marker, int(timeout_s * NS)) == 0)
+
+    def fail_nth(self, n: int, error: int) -> None:
+        """Make the ``n``-th operation from now on fail with this errno; it is not enqueued. 0: none."""
+        lib.hfs_fail_nth(self.c, n, error)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """
+        Run what is enqueued, then end the thread. Closing twice is harmless.
+
+        Raises StreamStuck where that takes longer than ``timeout_s``: nothing is freed and the stream goes on.
+        """
+        if self._stream is None:
+            return
+        if lib.hfs_close(self._stream, int(timeout_s * NS)) < 0:
+            raise StreamStuck(f"the soft stream did not get past what it was given within {timeout_s:g} s")
+        self._stream = None
+
+
+def _accepted(result: int, what: str) -> None:
+    if result < 0:
+        raise StreamFault(-result, f"{what} ({os.strerror(-result)})")
