@@ -47,13 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _COMMANDS[arguments.command](arguments, console)
     except (TextError, ScenarioError, ReportError, AuditError) as error:
-        errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False)
+        errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False, soft_wrap=True)
         return USAGE
     except (StackError, engine_shim.ShimError) as error:
-        errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False)
+        errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False, soft_wrap=True)
         return WRONG
     except KeyboardInterrupt:
-        errors.print("dsv41-rehearse: interrupted; everything it started is ended", highlight=False)
+        errors.print("dsv41-rehearse: interrupted; everything it started is ended", highlight=False, soft_wrap=True)
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, previous)

@@ -30,7 +30,6 @@ from dsv41_rehearse.samples import Samples
 from dsv41_rehearse.stack import Stack
 
 
-MIN_BLOCKS: Final = 5
 KINDS: Final = ("raw", "round", "scraped", "elsewhere")
 WARM_S: Final = 0.5
 
@@ -83,7 +82,7 @@ class Bench:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Run the bench, print it, write the JSON. Returns 0: goals that are not met are said, not hidden and not fatal."""
     case = Case(seed=arguments.seed)
-    console.print(f"[bold]dsv41-rehearse bench[/bold] {machine()}", highlight=False)
+    console.print(f"[bold]dsv41-rehearse bench[/bold] {machine()}", highlight=False, soft_wrap=True)
     with Stack() as stack:
         endpoint = stack.start_worker("mock")
         daemon = stack.start_daemon(endpoint)

@@ -76,10 +76,13 @@ def show(console: Console, report: Mapping[str, Any]) -> None:
         f"at rest {rest['one_session']:.3f} % of a core, each further session {rest['further_session']:+.3f} %; "
         f"25 rounds a second {pace['cpu_percent']:.2f} %, woken {_pair(pace['wake_us'])} us after the gather",
         highlight=False,
+        soft_wrap=True,
     )
     for goal in report["goals"]:
         word = "[green]met[/green]   " if goal["met"] else "[red]missed[/red]"
-        console.print(f"{word} {goal['name']}: {goal['measured']} (at most {goal['at_most']:g})", highlight=False)
+        console.print(
+            f"{word} {goal['name']}: {goal['measured']} (at most {goal['at_most']:g})", highlight=False, soft_wrap=True
+        )
 
 
 def _pair(spread: Mapping[str, Any]) -> str:

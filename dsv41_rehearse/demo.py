@@ -39,7 +39,7 @@ class Demo:
 
 def run(demo: Demo, console: Console) -> RunReport:
     """Start daemon and worker, replay, stop, compare what was sent with what arrived. Nothing stays unless ``keep``."""
-    console.print(f"[bold]dsv41-rehearse[/bold] {demo.scenario.describe()}", highlight=False)
+    console.print(f"[bold]dsv41-rehearse[/bold] {demo.scenario.describe()}", highlight=False, soft_wrap=True)
     with Stack(keep=demo.keep) as stack:
         audit = demo.audit or stack.directory / "audit"
         audit.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,11 @@ def run(demo: Demo, console: Console) -> RunReport:
 def _drive(demo: Demo, stack: Stack, audit: Path, console: Console) -> tuple[Drive, Driven]:
     endpoint = stack.start_worker(demo.drafter, delay_ms=demo.worker_ms, audit=audit)
     daemon = stack.start_daemon(endpoint)
-    console.print(f"  daemon pid {daemon.pid}, worker at {endpoint}, this engine pid {os.getpid()}", highlight=False)
+    console.print(
+        f"  daemon pid {daemon.pid}, worker at {endpoint}, this engine pid {os.getpid()}",
+        highlight=False,
+        soft_wrap=True,
+    )
     how = Drive(
         scenario=demo.scenario,
         socket=stack.socket,
@@ -87,4 +91,5 @@ def _say_how_to_look(stack: Stack, console: Console) -> None:
         f"  kept: {stack.directory} (logs, socket, audit) and the processes {pids}\n"
         f"  end with: kill {pids}; rm -r {stack.directory}",
         highlight=False,
+        soft_wrap=True,
     )

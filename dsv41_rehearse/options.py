@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,7 +75,13 @@ def _demo(command: argparse.ArgumentParser) -> None:
         "--drafter", default="prompt-lookup", metavar="NAME",
         help="the worker's: prompt-lookup (default), mock, or module:Class",
     )  # fmt: skip
-    command.add_argument("--worker-ms", type=float, default=0.0, metavar="MS", help="simulated draft time a round (0)")
+    command.add_argument(
+        "--worker-ms",
+        type=_within(float, 0, 60_000),
+        default=0.0,
+        metavar="MS",
+        help="simulated draft time a round (0)",
+    )
     command.add_argument("--keep", action="store_true", help="leave daemon, worker and their directory for inspection")
     _replay(command)
 
@@ -92,7 +99,12 @@ def _replay(command: argparse.ArgumentParser) -> None:
     add("--text", type=Path, metavar="FILE", help="UTF-8 text to replay (bundled: this project's C headers)")
     add("--audit", type=Path, metavar="DIR", help="write a line a round to DIR/engine-SESSION.jsonl, for compare")
     add("--json", type=Path, metavar="FILE", help="write everything that was counted and measured")
-    add("--start-round", type=int, metavar="N", help="begin the round counter there, e.g. 4294966296 to pass its wrap")
+    add(
+        "--start-round",
+        type=_within(int, 0, (1 << 32) - 1),
+        metavar="N",
+        help="begin the round counter there, e.g. 4294966296 to pass its wrap",
+    )
     add("--quiet", action="store_true", help="no progress and no summary; the exit status tells")
     work = command.add_argument_group("work")
     _number(work, "--requests", int, "N", "how many requests")
@@ -121,16 +133,36 @@ def _replay(command: argparse.ArgumentParser) -> None:
 def _bench(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--json", type=Path, metavar="FILE", help="write the numbers")
-    add("--blocks", type=int, default=5, metavar="N", help="interleaved blocks (5)")
-    add("--block-s", type=float, default=1.5, metavar="S", help="length of one measurement within a block (1.5)")
-    add("--idle-s", type=float, default=20.0, metavar="S", help="how long to watch the daemon at rest (20)")
-    add("--pace-s", type=float, default=12.0, metavar="S", help="how long to run 25 rounds a second (12)")
-    add("--seed", type=int, default=1, metavar="N", help="of row bytes and gather times (1)")
+    add("--blocks", type=_within(int, 1, 1000), default=5, metavar="N", help="interleaved blocks (5)")
+    add(
+        "--block-s",
+        type=_within(float, 0.1, 600),
+        default=1.5,
+        metavar="S",
+        help="length of one measurement within a block (1.5)",
+    )
+    add(
+        "--idle-s",
+        type=_within(float, 0.1, 600),
+        default=20.0,
+        metavar="S",
+        help="how long to watch the daemon at rest (20)",
+    )
+    add(
+        "--pace-s",
+        type=_within(float, 0.1, 600),
+        default=12.0,
+        metavar="S",
+        help="how long to run 25 rounds a second (12)",
+    )
+    add("--seed", type=_within(int, 0, (1 << 63) - 1), default=1, metavar="N", help="of row bytes and gather times (1)")
 
 
 def _compare(command: argparse.ArgumentParser) -> None:
     command.add_argument("directory", type=Path, metavar="DIR", help="holds engine-*.jsonl and worker-*.jsonl")
-    command.add_argument("--k", type=int, default=5, metavar="N", help="drafts a request, for counting (5)")
+    command.add_argument(
+        "--k", type=_within(int, 1, 64), default=5, metavar="N", help="drafts a request, for counting (5)"
+    )
 
 
 def _number(group: Any, name: str, kind: type, metavar: str, about: str, *, into: str | None = None) -> None:
@@ -138,6 +170,21 @@ def _number(group: Any, name: str, kind: type, metavar: str, about: str, *, into
     default = getattr(Scenario, into)
     shown = "" if default is None else f" ({default:g})" if isinstance(default, float) else f" ({default})"
     group.add_argument(name, type=kind, dest=into, metavar=metavar, help=about + shown)
+
+
+def _within(kind: type[int | float], low: float, high: float) -> Callable[[str], float]:
+    """Return a converter for argparse that refuses what is out of bounds, and NaN with it."""
+
+    def convert(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
+        return value
+
+    return convert
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -60,7 +60,7 @@ class Shown:
         self._next_ns = now + self._every_ns
         share, said = engine.progress(), describe(engine)
         if self._bar is None:
-            self._console.print(f"  {share:4.0%}  {said}", highlight=False)
+            self._console.print(f"  {share:4.0%}  {said}", highlight=False, soft_wrap=True)
         else:
             self._bar.update(self._task, completed=share, said=said)
             self._bar.refresh()

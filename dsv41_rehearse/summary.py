@@ -19,9 +19,13 @@ def show(console: Console, report: RunReport) -> None:
         table.add_row(name, said)
     console.print(table)
     for fault in report.faults:
-        console.print(f"[red]WRONG[/red]  {fault}", highlight=False)
+        console.print(f"[red]WRONG[/red]  {fault}", highlight=False, soft_wrap=True)
     if report.good:
-        console.print("[green]GOOD[/green]   the output is the text, and nothing was lost on the way", highlight=False)
+        console.print(
+            "[green]GOOD[/green]   the output is the text, and nothing was lost on the way",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def lines(report: RunReport) -> list[tuple[str, str]]:
@@ -94,5 +98,5 @@ def show_comparison(console: Console, found: Comparison) -> None:
         table.add_row(name, said)
     console.print(table)
     for example in found.examples:
-        console.print(f"[red]WRONG[/red]  {example}", highlight=False)
+        console.print(f"[red]WRONG[/red]  {example}", highlight=False, soft_wrap=True)
     console.print("[green]identical[/green]" if found.identical else "[red]NOT identical[/red]")
