@@ -118,7 +118,7 @@ def _paths(stack: Stack, endpoint: str, case: Case) -> Iterator[Bench]:
         closing(RoundPath(stack.socket, case, "bench-round")) as path,
         closing(Scraper()) as scraper,
     ):
-        yield Bench(raw, path, scraper, path.session.welcome.metrics, metrics_of(elsewhere.ready()))
+        yield Bench(raw, path, scraper, path.session.welcome.metrics or "", metrics_of(elsewhere.ready()))
 
 
 def metrics_of(ready: dict[str, Any]) -> str:

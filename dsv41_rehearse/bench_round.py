@@ -8,7 +8,7 @@ import time
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dsv41_rehearse.bench_case import MODEL, Case
 from dsv41_rehearse.device import I32, I64
 from dsv41_rehearse.samples import Samples
 from hostflag.messages import EngineIdentity
+from hostflag.verdicts import Verdict
 
 
 CLOSE_S: Final = 5.0
@@ -48,8 +49,8 @@ class RoundPath:
     def __init__(self, socket: Path, case: Case, name: str) -> None:
         self._case = case
         self._stream = engine_shim.SoftStream()
-        self.session: Any = engine_shim.connect(
-            str(socket), geometry=case.geometry, model=MODEL, engine=EngineIdentity(name=f"{name}-{os.getpid()}"),
+        self.session = engine_shim.connect(
+            socket, geometry=case.geometry, model=MODEL, engine=EngineIdentity(name=f"{name}-{os.getpid()}"),
             stream=self._stream,
         )  # fmt: skip
         geometry = case.geometry
@@ -64,8 +65,8 @@ class RoundPath:
         self._batch = self.session.batch(1)
         self._batch.set_sources([(case.source.ctypes.data, geometry.row_bytes, geometry.row_bytes)])
         self._batch.set_arrays(
-            positions=self._positions, tokens=self._tokens, num_sampled=self._sampled, num_rejected=self._rejected,
-            last_sampled=self._last, next_prefill=self._next, drafts_out=self._drafts,
+            positions=self._positions.ctypes.data, tokens=self._tokens.ctypes.data, num_sampled=self._sampled.ctypes.data, num_rejected=self._rejected.ctypes.data,
+            last_sampled=self._last.ctypes.data, next_prefill=self._next.ctypes.data, drafts_out=self._drafts.ctypes.data,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -83,9 +84,7 @@ class RoundPath:
 
     def one(self, rows: int, gpu_ns: int, samples: RoundSamples) -> None:
         """Do one round after ``gpu_ns`` of simulated GPU work."""
-        request = self._batch.requests[0]
-        request.request_slot, request.generation, request.first_row, request.rows = 0, 1, 0, rows
-        request.flags, request.to_come = engine_shim.DRAFT, 0
+        self._batch.set_request(0, slot=0, generation=1, first_row=0, rows=rows, draft=True)
         self._batch.n_requests = 1
         self._stream.work(gpu_ns)
         began = time.perf_counter_ns()
@@ -101,7 +100,7 @@ class RoundPath:
 
     def _book(self, number: int, samples: RoundSamples) -> None:
         record = self.session.record(number)
-        if self.session.verdict(number).name != "OK" or record is None:
+        if record.verdict is not Verdict.OK:
             samples.failed += 1
             return
         timing = record.timing

@@ -175,12 +175,12 @@ class Engine:
         rounds = self._session.with_verdicts(flight.rounds)
         self._session.settle()
         for submitted in rounds:
-            if submitted.context_only:
+            if submitted.table.context_only:
                 self.tally.context_rounds += 1
                 continue
             self.tally.rounds[submitted.verdict] += 1
             if submitted.verdict == "OK":
-                self._time(submitted.round)
+                self._time(submitted.table.round)
             else:
                 self.tally.target_only_steps += 1
         drafts = [self._device.drafts(flight.step, index) for index in range(len(flight.items))]

@@ -20,7 +20,9 @@ import numpy as np
 from dsv41_rehearse.device import I32, I64, Outcome, RowSource
 from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.scheduler import Item
+from engine_shim import RoundTable, ShippedRequest
 from hostflag.audit import AuditWriter, RequestAudit, RoundAudit, drafts_crc, rows_crc
+from hostflag.verdicts import Verdict
 
 
 MOCK_STEP: Final = 40_503  # the mock drafter's ids: (crc32 of the newest row + i * this) % vocab
@@ -28,24 +30,11 @@ NO_ROWS_CRC: Final = "00000000"
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """One request of a round as it was submitted: ``rows`` scheduled, of a decode the rejected ones included."""
-
-    slot: int
-    generation: int
-    rows: int
-    draft: bool
-    all_valid: bool
-
-
-@dataclass(frozen=True)
 class SubmittedRound:
-    """One round of a step, and the name of its verdict (OPEN where that was not known in time)."""
+    """One round of a step as it was submitted, and the name of its verdict (OPEN where that was not known in time)."""
 
-    round: int
-    context_only: bool
-    verdict: str
-    requests: Sequence[Shipped]
+    table: RoundTable
+    verdict: str = Verdict.OPEN.name
 
 
 @dataclass(frozen=True)
@@ -95,13 +84,13 @@ class Ledger:
             indexes[item.slot] = index
             self._hand_over(item)
         for submitted in step.rounds:
-            requests = [self._request(step, submitted, shipped, indexes) for shipped in submitted.requests]
+            requests = [self._request(step, submitted, shipped, indexes) for shipped in submitted.table.requests]
             if self.writer is not None:
                 self.writer.write(
                     RoundAudit(
                         session=f"{self.session:016x}",
-                        round=submitted.round,
-                        context_only=submitted.context_only,
+                        round=submitted.table.round,
+                        context_only=submitted.table.context_only,
                         verdict=submitted.verdict,
                         requests=requests,
                     )
@@ -118,7 +107,7 @@ class Ledger:
             account.prefilled.extend(range(start, item.first + item.rows))
 
     def _request(
-        self, step: SettledStep, submitted: SubmittedRound, shipped: Shipped, indexes: dict[int, int]
+        self, step: SettledStep, submitted: SubmittedRound, shipped: ShippedRequest, indexes: dict[int, int]
     ) -> RequestAudit:
         account = self._accounts[shipped.slot]
         assert account.generation == shipped.generation, "rows of a request whose slot has changed hands"
