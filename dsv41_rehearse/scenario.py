@@ -41,7 +41,7 @@ class Scenario:
     prefill_rows: int = 128
     rounds: int | None = None
     arrival_steps: int = 150
-    preempt_every: int = 1_500
+    preempt_every: int = 2_500
     drafts: int = 5
     row_bytes: int = 30_720
     vocab: int = BYTE_VALUES

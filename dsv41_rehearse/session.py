@@ -29,12 +29,13 @@ _ROUNDS: Final = 1 << 32
 
 @dataclass(frozen=True)
 class Submission:
-    """What a submit did: the drafting round (None: target-only step), why none, rows shipped, every round it put."""
+    """What a submit did: the drafting round (None: target-only step), why none, rows shipped, every round it put, how long it took."""
 
     drafting: int | None
     skip: str
     rows: int
     rounds: Sequence[SubmittedRound]
+    taken_us: float
 
 
 class EngineSession:
@@ -106,10 +107,12 @@ class EngineSession:
                 to_come=item.to_come,
             )
         self._batch.n_requests = len(items)
+        began = time.perf_counter_ns()
         ticket = self._session.submit(self._batch)
+        taken_us = (time.perf_counter_ns() - began) / 1e3
         # A round's table stays in its slot until S rounds later.
         rounds = [SubmittedRound(table=self._session.table(number)) for number in ticket.rounds]
-        return Submission(ticket.round, ticket.skip.name, ticket.rows, rounds)
+        return Submission(ticket.round, ticket.skip.name, ticket.rows, rounds, taken_us)
 
     def with_verdicts(self, rounds: Sequence[SubmittedRound]) -> list[SubmittedRound]:
         """Return the rounds with the verdicts they have by now."""

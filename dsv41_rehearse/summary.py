@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
 from dsv41_rehearse.audit_compare import Comparison
 from dsv41_rehearse.report import RunReport
@@ -12,17 +11,12 @@ from dsv41_rehearse.report import RunReport
 
 def show(console: Console, report: RunReport) -> None:
     """Print what happened, and at the end in one line whether that is what should have."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, said in lines(report):
-        table.add_row(name, said)
-    console.print(table)
+    _table(console, lines(report))
     for fault in report.faults:
-        console.print(f"[red]WRONG[/red]  {fault}", highlight=False, soft_wrap=True)
+        console.print(f"[red]WRONG[/red]      {fault}", highlight=False, soft_wrap=True)
     if report.good:
         console.print(
-            "[green]GOOD[/green]   the output is the text, and nothing was lost on the way",
+            "[green]GOOD[/green]       the output is the text, and nothing was lost on the way",
             highlight=False,
             soft_wrap=True,
         )
@@ -54,6 +48,12 @@ def lines(report: RunReport) -> list[tuple[str, str]]:
         ("left over", "; ".join(report.left_over) or "nothing: no process, descriptor, thread, shared memory or file")
     )
     return said
+
+
+def _table(console: Console, rows: list[tuple[str, str]]) -> None:
+    # No rich table: where there is no terminal it would be cut to 80 columns.
+    for name, said in rows:
+        console.print(f"[bold]{name:<10}[/bold] {said}", highlight=False, soft_wrap=True)
 
 
 def _requests(report: RunReport) -> str:
@@ -88,15 +88,15 @@ def _daemon(report: RunReport) -> str:
 
 def show_comparison(console: Console, found: Comparison) -> None:
     """Print what a comparison of audits found."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, said in (
-        ("rounds", f"{found.rounds} of {found.sessions} sessions, {found.rounds_ok} OK"),
-        ("rows", f"{found.rows_checked} checked, {found.wrong_rows} wrong"),
-        ("drafts", f"{found.drafts_checked} checked, {found.wrong_drafts} wrong"),
-        ("not at the worker", f"{found.missing} that ended OK, {found.unmatched} that did not"),
-    ):
-        table.add_row(name, said)
-    console.print(table)
+    _table(
+        console,
+        [
+            ("rounds", f"{found.rounds} of {found.sessions} sessions, {found.rounds_ok} OK"),
+            ("rows", f"{found.rows_checked} checked, {found.wrong_rows} wrong"),
+            ("drafts", f"{found.drafts_checked} checked, {found.wrong_drafts} wrong"),
+            ("not there", f"{found.missing} rounds that ended OK, {found.unmatched} that did not"),
+        ],
+    )
     for example in found.examples:
-        console.print(f"[red]WRONG[/red]  {example}", highlight=False, soft_wrap=True)
+        console.print(f"[red]WRONG[/red]      {example}", highlight=False, soft_wrap=True)
     console.print("[green]identical[/green]" if found.identical else "[red]NOT identical[/red]")
