@@ -42,6 +42,13 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def keep_only(tree: Path, name: str, text: str) -> None:
+    """Make this the only C file."""
+    for path in (tree / "native").glob("*.c"):
+        path.unlink()
+    (tree / "native" / name).write_text(text, encoding="utf-8")
+
+
 def needs(compiler: str) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
@@ -57,7 +64,7 @@ def test_no_warnings(compiler: str) -> None:
 @pytest.mark.parametrize("compiler", ["gcc", "clang", "aarch64-linux-gnu-gcc"])
 def test_a_warning_fails_the_check(compiler: str, tree: Path) -> None:
     needs(compiler)
-    (tree / "native" / "region.c").write_text("static int unused;\nint hf_x(int n);\nint hf_x(int n) { return 0; }\n")
+    keep_only(tree, "region.c", "static int unused;\nint hf_x(int n);\nint hf_x(int n) { return 0; }\n")
     ended = run(sys.executable, tree / "scripts" / "check_c.py", compiler)
     assert ended.returncode == 1
     assert "region.c" in ended.stderr
@@ -65,7 +72,7 @@ def test_a_warning_fails_the_check(compiler: str, tree: Path) -> None:
 
 def test_x86_only_code_fails_the_check_for_arm(tree: Path) -> None:
     needs("aarch64-linux-gnu-gcc")
-    (tree / "native" / "region.c").write_text("void hf_x(void);\nvoid hf_x(void) { __builtin_ia32_pause(); }\n")
+    keep_only(tree, "region.c", "void hf_x(void);\nvoid hf_x(void) { __builtin_ia32_pause(); }\n")
     check = tree / "scripts" / "check_c.py"
     assert run(sys.executable, check, "aarch64-linux-gnu-gcc").returncode == 1
 
