@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         driven = drive(how, watch)
     compared: Comparison | None = None
     if arguments.audit is not None and list(arguments.audit.glob("worker-*.jsonl")):
-        compared = demo.settled(arguments.audit, scenario.drafts)
+        compared = demo.settled(arguments.audit, scenario.drafts, driven.session)
     return _finish(arguments, console, make_report(how, driven, compared, [], expect_ok=False))
 
 

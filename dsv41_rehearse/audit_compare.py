@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from hostflag.audit import RequestAudit, RoundAudit, read
+from hostflag.audit import RequestAudit, RoundAudit, engine_file, read
 
 
 MAX_EXAMPLES: Final = 5
@@ -51,14 +51,14 @@ class Comparison:
             self.examples.append(what)
 
 
-def compare(directory: Path, drafts: int | None = None) -> Comparison:
+def compare(directory: Path, drafts: int, session: int | None = None) -> Comparison:
     """
-    Compare the audit files of a directory. ``drafts``: k, for counting; 1 a request where it is not given.
+    Compare the audit files of a directory, or of one session there. ``drafts``: k, for counting.
 
     Raises AuditError where files are missing or are no audit.
     """
     found = Comparison()
-    engines = sorted(directory.glob("engine-*.jsonl"))
+    engines = sorted(directory.glob("engine-*.jsonl")) if session is None else [engine_file(directory, session)]
     if not engines:
         raise AuditError(f"no engine-*.jsonl in {directory}: run with --audit {directory} first")
     worker: dict[tuple[str, int], list[RoundAudit]] = {}
@@ -67,7 +67,7 @@ def compare(directory: Path, drafts: int | None = None) -> Comparison:
     for line in _lines(engines):
         # The counter can pass the same round twice in a session only after 2**32 rounds; the first is compared first.
         theirs = worker.get((line.session, line.round))
-        compare_round(line, theirs.pop(0) if theirs else None, drafts or 1, found)
+        compare_round(line, theirs.pop(0) if theirs else None, drafts, found)
     found.sessions = len(engines)
     return found
 

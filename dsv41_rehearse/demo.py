@@ -45,12 +45,12 @@ def run(demo: Demo, console: Console) -> RunReport:
         audit.mkdir(parents=True, exist_ok=True)
         how, driven = _drive(demo, stack, audit, console)
         if demo.keep:
-            compared, left_over = settled(audit, demo.scenario.drafts), []
+            compared, left_over = settled(audit, demo.scenario.drafts, driven.session), []
             _say_how_to_look(stack, console)
         else:
             # Ended, the worker has written its last line.
             left_over = stack.end_processes()
-            compared = compare(audit, demo.scenario.drafts)
+            compared = compare(audit, demo.scenario.drafts, driven.session)
             left_over += stack.end()
     return report(how, driven, compared, left_over, expect_ok=True)
 
@@ -75,11 +75,11 @@ def _drive(demo: Demo, stack: Stack, audit: Path, console: Console) -> tuple[Dri
         return how, drive(how, watch)
 
 
-def settled(audit: Path, drafts: int) -> Comparison:
+def settled(audit: Path, drafts: int, session: int) -> Comparison:
     """Compare with a worker that is still up: its newest lines take up to a second to be on disk."""
     until = time.monotonic() + FLUSHED_S
     while True:
-        found = compare(audit, drafts)
+        found = compare(audit, drafts, session)
         if not found.missing or time.monotonic() > until:
             return found
         time.sleep(0.2)

@@ -48,6 +48,7 @@ class Drive:
 class Driven:
     """What came of it."""
 
+    session: int
     engine: Engine
     ledger: Ledger
     illegal_ids: int
@@ -86,7 +87,9 @@ def drive(how: Drive, watch: Watcher) -> Driven:
         lost, status = session.lost, session.status()
         illegal = device.illegal_ids
     left_over, after = _left_over(before, daemon_pid)
-    return Driven(engine, ledger, illegal, daemon_pid, daemon, before, after, left_over, lost, status, seconds)
+    return Driven(
+        ledger.session, engine, ledger, illegal, daemon_pid, daemon, before, after, left_over, lost, status, seconds
+    )
 
 
 def _probe(how: Drive) -> int:

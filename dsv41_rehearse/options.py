@@ -29,7 +29,7 @@ examples:
   dsv41-rehearse compare DIR                           what was sent (--audit DIR) against what the worker got
   dsv41-rehearse bench --json bench.json               rounds against bare pyzmq on this machine
 """
-_SCENARIO: Final = ("requests", "concurrency", "length", "prompt", "prefill_rows", "rounds", "arrival_steps", "preempt_every",
+_SCENARIO: Final = ("requests", "concurrency", "length", "prompt", "prefill_rows", "rounds", "arrival_steps", "preempt_every", "uniform",
                     "drafts", "row_bytes", "vocab", "window", "slots", "ring_bytes", "gpu_ms", "cpu_ms", "cpu_load",
                     "deadline_ms", "seed")  # fmt: skip
 
@@ -112,6 +112,7 @@ def _replay(command: argparse.ArgumentParser) -> None:
     _number(work, "--length", int, "TOKENS", "of the longest request, prompt included")
     _number(work, "--prompt", int, "TOKENS", "of a usual request; some have longer, some shorter ones")
     _number(work, "--prefill-rows", int, "N", "prompt tokens a request and step (chunked prefill)")
+    work.add_argument("--uniform", action="store_true", help="all requests of this length and prompt (they vary)")
     _number(work, "--rounds", int, "N", "keep requests coming until so many drafting rounds were made")
     _number(work, "--arrival-steps", int, "N", "steps between two arrivals; 0: all at once")
     _number(work, "--preempt-every", int, "STEPS", "take the youngest request out so often; 0: never")

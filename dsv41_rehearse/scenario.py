@@ -31,6 +31,7 @@ class Scenario:
     What the stand-in does. Times are ms; lengths are tokens, which are bytes of the text.
 
     ``rounds``: keep requests coming until so many drafting rounds were made; None: ``requests`` of them and no more.
+    ``uniform``: all requests have this length and this prompt; else they vary.
     """
 
     text: Text
@@ -42,6 +43,7 @@ class Scenario:
     rounds: int | None = None
     arrival_steps: int = 150
     preempt_every: int = 2_500
+    uniform: bool = False
     drafts: int = 5
     row_bytes: int = 30_720
     vocab: int = BYTE_VALUES

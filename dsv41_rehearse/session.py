@@ -124,7 +124,18 @@ class EngineSession:
         return not open_ones or self._session.lost is not Loss.NONE
 
     def _verdict(self, number: int) -> Verdict:
-        return self._session.verdict(number) or Verdict.OPEN
+        verdict = self._session.verdict(number)
+        if verdict is not None:
+            return verdict
+        # Its slot went on, which it does only behind a round that was booked.
+        record = self._record(number)
+        return Verdict.OPEN if record is None else record.verdict
+
+    def _record(self, number: int) -> engine_shim.RoundRecord | None:
+        try:
+            return self._session.record(number)
+        except LookupError:
+            return None
 
     def wait_decided(self, rounds: Sequence[SubmittedRound]) -> None:
         """Wait, but not for ever, until these rounds have their verdicts: for the end of a run."""
@@ -138,11 +149,8 @@ class EngineSession:
 
     def round_us(self, number: int) -> float | None:
         """Return the time from rows gathered to just before the stream was released, us; None where it is not known."""
-        try:
-            record = self._session.record(number)
-        except LookupError:
-            return None
-        if not record.gathered_ns or not record.timing.decided_ns:
+        record = self._record(number)
+        if record is None or not record.gathered_ns or not record.timing.decided_ns:
             return None
         return (record.timing.decided_ns - record.gathered_ns) / 1e3
 

@@ -33,11 +33,13 @@ def requests(scenario: Scenario) -> Iterator[Request]:
 def request(scenario: Scenario, uid: int) -> Request:
     """Return request number ``uid``: a function of the scenario alone."""
     text_tokens = len(scenario.text)
-    shape = uid % len(_LENGTHS)
-    lap = uid // len(_LENGTHS)
+    lap, shape = divmod(uid, len(_LENGTHS))
     longest = min(scenario.length, text_tokens)
-    length = max(min(longest, 32), int(longest * _LENGTHS[shape]))
-    prompt = max(1, min(int(scenario.prompt * _PROMPTS[shape]), length // 2))
+    length, prompt = longest, scenario.prompt
+    if not scenario.uniform:
+        length = max(min(longest, 32), int(longest * _LENGTHS[shape]))
+        prompt = min(int(prompt * _PROMPTS[shape]), length // 2)
+    prompt = max(1, min(prompt, length - 1))
     # Each lap starts a little further on, so that a long run does not replay the same pieces for ever.
     start = (_STARTS[shape] + 0.0371 * lap) % 1.0 if lap else _STARTS[shape]
     text_at = int((text_tokens - longest) * start)
