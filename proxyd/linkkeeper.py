@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SAY_UNREACHABLE_S: Final = 1.0  # a worker that is back sooner is not worth two lines
 SOUND_S: Final = 2.0  # a link that was up for so long makes the next one come without delay
 FIRST_DELAY_S: Final = 0.02
+# libzmq connects again by itself after a connection is lost, but never after one that broke its protocol.
+RELINK_S: Final = 0.3
 MAX_DELAY_S: Final = 0.4  # so that a worker that is back drafts again within a second
 _OPENED: Final = msgspec.json.Decoder(Opened)
 _REFUSED: Final = msgspec.json.Decoder(Refused)
@@ -44,9 +46,9 @@ class LinkKeeper:
         self._limited: Final = {"rate_limited": True, "rate_key": rate_key}
         # Every link that a loop may still be using is in here: losing the last reference would close its sockets.
         self._given: dict[int, Link] = {}
-        self._said = ""  # the last state that was written to the log
+        self._said: tuple[str, dict[str, str]] = ("", {})  # the last state that was written to the log
         self._resets = 0  # links in a row that were given back without having been sound
-        self._retry: Timer | None = None
+        self._retry: Timer | None = None  # gives a link, in place of the one before where that is still there
         self._notice: Timer | None = None
         self._sound: Timer | None = None
         self._ending = False
@@ -62,6 +64,7 @@ class LinkKeeper:
                 self._up(event.body)
             case EventKind.LINK_DOWN:
                 self._down(event.reason)
+                self._give_later(RELINK_S)
             case EventKind.LINK_REFUSED:
                 self._refused(event.body)
             case EventKind.LINK_RETURNED:
@@ -101,15 +104,17 @@ class LinkKeeper:
             return
         self._given[link.tag] = link
 
-    def _give_later(self) -> None:
+    def _give_later(self, least_s: float = 0.0) -> None:
         if self._ending:
             return
         delay = 0.0 if self._resets == 0 else min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(self._resets, 16))
         self._resets += 1
-        self._retry = self._events.after(delay, self._give)
+        self._cancel_retry()
+        self._retry = self._events.after(max(delay, least_s), self._give)
 
     def _up(self, body: bytes) -> None:
         self._cancel_notice()
+        self._cancel_retry()
         self._sound = self._events.after(SOUND_S, self._is_sound)
         try:
             opened = _OPENED.decode(body)
@@ -127,6 +132,7 @@ class LinkKeeper:
 
     def _refused(self, body: bytes) -> None:
         self._cancel_notice()
+        self._cancel_retry()
         try:
             refused = _REFUSED.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -146,12 +152,16 @@ class LinkKeeper:
             self._notice.cancel()
             self._notice = None
 
+    def _cancel_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
     def _is_sound(self) -> None:
         self._resets = 0
 
     def _say(self, what: str, **details: str) -> None:
-        state = f"{what} {details}"
-        if state != self._said:
-            self._said = state
+        if (what, details) != self._said:
+            self._said = (what, details)
             write = self._log.info if what == "worker up" else self._log.warning
             write(what, **details)
