@@ -8,7 +8,7 @@ import os
 import time
 
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from engine_shim import farewell
 from engine_shim._engine import ffi, lib
@@ -17,14 +17,11 @@ from engine_shim.errors import SessionClosed, StreamStuck, SubmitFailed
 from engine_shim.record import RoundRecord, RoundTable, record_of, table_of
 from engine_shim.softstream import NS, SoftStream
 from engine_shim.status import SessionStatus, status_of
-from engine_shim.ticket import Ticket
+from engine_shim.ticket import Ticket, ticket_of
 from hostflag.channel import Channel
 from hostflag.messages import FromDaemon, Geometry, Ready, Welcome
 from hostflag.region import Word
-from hostflag.verdicts import Loss, Skip, Verdict
-
-
-_SKIPS: Final = tuple(sorted(Skip))
+from hostflag.verdicts import Loss, Verdict
 
 
 class Session:
@@ -55,6 +52,7 @@ class Session:
         self._stream = stream  # must outlive the session
         self._submit = lib.hfe_submit
         self._ticket: Any = ffi.new("struct hfe_ticket *")
+        self._ticket_buffer: Any = ffi.buffer(self._ticket)
         self._last: SessionStatus | None = None
         lock_error = self.status().lock_error
         self.locked = lock_error == 0
@@ -78,7 +76,8 @@ class Session:
 
         Whatever the ticket says, ``drafts_out`` will hold legal ids. Raises SubmitFailed.
         """
-        return self._to_ticket(self._submit(self._open(), batch.c, self._ticket))
+        result = self._submit(self._open(), batch.c, self._ticket)
+        return ticket_of(self._ticket_buffer) if result == 0 else self._to_ticket(result)
 
     def flush(self) -> Ticket:
         """Ship prefill rows that wait for the ring, without a batch: for an engine that has nothing to do."""
@@ -191,15 +190,7 @@ class Session:
             if error == errno.EINVAL:
                 raise SubmitFailed(error, "the batch does not fit the session's geometry, or lacks an array")
             raise SubmitFailed(error, "a stream operation failed, the session is lost")
-        ticket = self._ticket
-        return Ticket(
-            ticket.round if ticket.drafting else None,
-            _SKIPS[ticket.skip],
-            ticket.context_rounds,
-            ticket.first_round,
-            ticket.rows,
-            ticket.rows_deferred,
-        )
+        return ticket_of(self._ticket_buffer)
 
 
 def _no_round(round_: int, result: int) -> str:

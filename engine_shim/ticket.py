@@ -3,9 +3,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
 
+from typing import Any, Final, NamedTuple
+
+from engine_shim._engine import ffi
 from hostflag.verdicts import Skip
+
+
+_FIELDS: Final = [name for name, _ in ffi.typeof("struct hfe_ticket").fields]
+_UNPACK: Final = struct.Struct(f"{len(_FIELDS)}I").unpack_from
+_SKIPS: Final = tuple(sorted(Skip))
+assert _FIELDS == ["round", "drafting", "skip", "context_rounds", "first_round", "rows", "rows_deferred"]
 
 
 class Ticket(NamedTuple):
@@ -28,3 +37,15 @@ class Ticket(NamedTuple):
         """Every round of this submit, in order; the drafting round is the last."""
         count = self.context_rounds + (self.round is not None)
         return [(self.first_round + index) & 0xFFFF_FFFF for index in range(count)]
+
+
+def ticket_of(c_ticket: Any) -> Ticket:
+    """
+    Return the Ticket that a buffer over a ``struct hfe_ticket`` holds.
+
+    On the submit path, and there with cold caches: one unpack and one bare tuple touch much less than seven attributes.
+    """
+    round_, drafting, skip, context_rounds, first_round, rows, deferred = _UNPACK(c_ticket)
+    return tuple.__new__(
+        Ticket, (round_ if drafting else None, _SKIPS[skip], context_rounds, first_round, rows, deferred)
+    )
