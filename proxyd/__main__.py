@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -15,10 +16,13 @@ from hostflag import logging
 from proxyd.errors import StartError
 from proxyd.server import Server
 from proxyd.settings import parse
+from proxyd.stderr import Stderr, fill_standard_descriptors
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from proxyd.settings import Settings
 
 
 EXIT_FORCED: Final = 1
@@ -26,8 +30,15 @@ EXIT_CONFIG: Final = 78  # EX_CONFIG: a restart will not help
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status."""
+    fill_standard_descriptors()
     settings = parse(argv)
-    logging.configure(settings.log_level, settings.log_format)
+    with contextlib.redirect_stderr(Stderr()):
+        logging.configure(settings.log_level, settings.log_format)
+        return _serve(settings)
+
+
+def _serve(settings: Settings) -> int:
     _allow_locking()
     try:
         server = Server(settings)
@@ -38,7 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         server.close()
         return 0
     server.abandon()
-    sys.stderr.flush()
     # Loops that did not end still run: an orderly exit would free what they use.
     os._exit(EXIT_FORCED)
 

@@ -137,7 +137,9 @@ class Handshake:
         self._hand_over(hello, fds[0], base, to_engine=False)
 
     def _hand_over(self, hello: Hello, region_fd: int, base: int, *, to_engine: bool) -> None:
-        session = self._roster.add(self._channel, hello, self._number, region_fd, base)
+        session = self._roster.add(
+            self._channel, hello, number=self._number, region_fd=region_fd, base=base, log=self._log
+        )
         self._timer.cancel()
         self._events.forget(self._channel)
         session.start(region_fd if to_engine else None)

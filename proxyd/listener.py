@@ -21,8 +21,9 @@ class Listener:
     """
     Owns a bound socket from here on.
 
-    ``on_connection`` gets each connection, non-blocking and close-on-exec. Where the process is out of descriptors or memory,
-    ``on_fault`` hears of it and accepting pauses: a ready socket that cannot be accepted would otherwise spin.
+    ``on_connection`` gets each connection, non-blocking and close-on-exec; where it raises, the connection is closed and
+    ``on_fault`` hears of it. So it does where the process is out of descriptors or memory; then accepting pauses: a ready
+    socket that cannot be accepted would otherwise spin.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Listener:
         events: Events,
         listening: socket.socket,
         on_connection: Callable[[socket.socket], None],
-        on_fault: Callable[[OSError], None],
+        on_fault: Callable[[Exception], None],
     ) -> None:
         self._events = events
         self._listening = listening
@@ -59,8 +60,12 @@ class Listener:
                 self._events.forget(self._listening)
                 self._events.after(PAUSE_S, self._resume)
                 return
-            connection.setblocking(False)
-            self._on_connection(connection)
+            try:
+                connection.setblocking(False)
+                self._on_connection(connection)
+            except Exception as fault:  # noqa: BLE001 - one connection's trouble must not become the others'
+                connection.close()
+                self._on_fault(fault)
 
     def _resume(self) -> None:
         if self._listening.fileno() >= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hostflag import geometry as geometries
 from hostflag.channel import Channel
@@ -77,7 +77,9 @@ class Roster:
             )
         return region_bytes
 
-    def add(self, channel: Channel[FromEngine], hello: Hello, number: int, region_fd: int, base: int) -> Session:
+    def add(
+        self, channel: Channel[FromEngine], hello: Hello, *, number: int, region_fd: int, base: int, log: Any
+    ) -> Session:
         """
         Start a session on a region whose counter stands at ``base``. It owns ``channel`` once its ``start`` is called.
 
@@ -103,6 +105,7 @@ class Roster:
             hello,
             number=number,
             region_bytes=geometries.region_bytes(hello.geometry),
+            log=log,
             on_over=self._remove,
         )
         self._sessions[number] = session

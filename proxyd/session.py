@@ -8,8 +8,6 @@ import time
 
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from hostflag import wire
 from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
 from hostflag.control import Close, Open, SessionGeometry
@@ -43,7 +41,7 @@ class Session:
     """
     Owns ``channel`` and ``loop`` from its start on.
 
-    ``number`` is the session's id, ``region_bytes`` what its region takes. When nothing is left of it, ``on_over`` is called,
+    ``number`` is the session's id, ``region_bytes`` what its region takes, ``log`` knows the peer. When nothing is left of it, ``on_over`` is called,
     once, with what it amounted to.
     """
 
@@ -57,6 +55,7 @@ class Session:
         *,
         number: int,
         region_bytes: int,
+        log: Any,
         on_over: Callable[[Session, Tally], None],
     ) -> None:
         self.hello = hello
@@ -70,7 +69,7 @@ class Session:
         self._reason = ""  # why it ends; empty while it does not
         self._stuck: Timer | None = None
         engine = hello.engine
-        self.log: Any = structlog.get_logger().bind(session=f"{number:016x}", engine=engine.name, rank=engine.rank)
+        self._log = log.bind(session=f"{number:016x}", engine=engine.name, rank=engine.rank)
         opening = Open(
             protocol=wire.PROTOCOL, engine=engine, model=hello.model, geometry=SessionGeometry.of(hello.geometry)
         )
@@ -80,7 +79,7 @@ class Session:
             loop,
             opening=wire.encode_control(number, opening),
             max_bytes=max_message_bytes(hello.geometry),
-            log=self.log,
+            log=self._log,
             rate_key=f"{number:016x}",
         )
 
@@ -98,7 +97,7 @@ class Session:
         except (ChannelClosed, ChannelTimeout):
             self.end(_REASONS[EventKind.ENGINE_GONE])
             return
-        self.log.info("session ready", model=self.hello.model, region_bytes=self.region_bytes, not_locked=lock_reason)
+        self._log.info("session ready", model=self.hello.model, region_bytes=self.region_bytes, not_locked=lock_reason)
 
     @property
     def ending(self) -> bool:
@@ -128,8 +127,8 @@ class Session:
         def call() -> None:
             try:
                 act()
-            except Exception:
-                self.log.exception("session failed")
+            except Exception:  # noqa: BLE001 - one session's trouble must not become the others'
+                self._log.exception("session failed")
                 self.end("an error in the daemon")
 
         return call
@@ -143,14 +142,14 @@ class Session:
             self.end(_REASONS[EventKind.ENGINE_GONE])
             return
         except BadMessage as fault:
-            self.log.warning("engine sent no message of the protocol", reason=printable(str(fault)))
+            self._log.warning("engine sent no message of the protocol", reason=printable(str(fault)))
             self.end("the engine broke the protocol")
             return
         received.close_fds()  # no message of a running session carries any
         if isinstance(received.message, Goodbye):
             self.end("the engine said goodbye")
             return
-        self.log.warning("engine sent what has no place in a running session", kind=type(received.message).__name__)
+        self._log.warning("engine sent what has no place in a running session", kind=type(received.message).__name__)
         self.end("the engine broke the protocol")
 
     def _heed_loop(self) -> None:
@@ -164,10 +163,10 @@ class Session:
             case EventKind.LOST | EventKind.ENGINE_GONE:
                 self.end(_REASONS[event.kind])
             case EventKind.FAULT:
-                self.log.error("the engine's region is not sound", reason=event.reason)
+                self._log.error("the engine's region is not sound", reason=event.reason)
                 self.end(_REASONS[event.kind])
             case EventKind.BAD_GATHER:
-                self.log.error("a gathered round does not fit its header", reason=event.reason)
+                self._log.error("a gathered round does not fit its header", reason=event.reason)
             case _:
                 self._keeper.take(event)
 
@@ -185,7 +184,7 @@ class Session:
         # The region is let go of and the loop's own socket closed: only now may the engine see the end.
         self._tell(Bye())
         self._channel.close()
-        self.log.info(
+        self._log.info(
             "session over",
             reason=self._reason,
             seconds=round(time.monotonic() - self._began, 3),
@@ -200,11 +199,11 @@ class Session:
             self._channel.send(message)
         except (ChannelClosed, ChannelTimeout) as fault:
             # It knows, or it does not read: the socket's end says the same.
-            self.log.debug("engine was not told", message=type(message).__name__, reason=str(fault))
+            self._log.debug("engine was not told", message=type(message).__name__, reason=str(fault))
 
     def _say_stuck(self) -> None:
         # Nothing is closed under a loop that runs: its memory and sockets are kept until the process ends.
-        self.log.error("round loop does not stop", reason=self._reason)
+        self._log.error("round loop does not stop", reason=self._reason)
 
 
 def _lock_advice(error: int, region_bytes: int) -> str:

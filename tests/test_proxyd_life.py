@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import signal
 import socket
 import subprocess
@@ -13,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from proxyd_harness import PATIENCE_S, Daemon, Engine, gone, until
+from proxyd_harness import PATIENCE_S, Daemon, Engine, gone, hello, until
 
 from hostflag import messages as m
+from hostflag.channel import ChannelClosed, ChannelTimeout
 from hostflag.region import Word
 from hostflag.verdicts import Phase, Verdict
 from hostflag.version import VERSION
@@ -149,3 +153,56 @@ def test_what_cannot_be_started_says_why(
 def test_version(root: Path) -> None:
     ended = run(root, "--version")
     assert (ended.returncode, ended.stdout) == (0, f"dsv41-proxyd {VERSION}\n")
+
+
+def test_a_log_that_nobody_reads_any_more_does_no_harm(short_dir: Path, root: Path) -> None:
+    path = short_dir / "e.sock"
+    read, write = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "proxyd", f"--socket={path}", f"--worker=ipc://{short_dir}/w", "--metrics=off"],
+        cwd=root,
+        stderr=write,
+    ) as daemon:
+        os.close(write)
+        os.read(read, 4096)
+        os.close(read)
+        for _ in range(3):
+            with Engine(path) as engine:
+                engine.ready()
+        daemon.terminate()
+        assert daemon.wait(PATIENCE_S) == 0
+    assert list(short_dir.iterdir()) == []
+
+
+def test_it_starts_without_standard_descriptors(short_dir: Path, root: Path) -> None:
+    path = short_dir / "e.sock"
+    flags = f"--socket={path} --worker=ipc://{short_dir}/w --metrics=off"
+    shell = f"exec {sys.executable} -m proxyd {flags} 0<&- 1>&- 2>&-"
+    with subprocess.Popen(["/bin/sh", "-c", shell], cwd=root) as daemon:
+        until(path.is_socket, "the daemon's socket")
+        with Engine(path) as engine:
+            engine.ready()
+        links = {number: Path(f"/proc/{daemon.pid}/fd/{number}").readlink() for number in (0, 1, 2)}
+        assert set(links.values()) == {Path("/dev/null")}
+        daemon.terminate()
+        assert daemon.wait(PATIENCE_S) == 0
+
+
+def test_out_of_descriptors_it_refuses_and_recovers(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, Engine(daemon.path) as running:
+        running.ready("running")
+        limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        held = max(int(fd.name) for fd in Path(f"/proc/{daemon.pid}/fd").iterdir()) + 1
+        for room in range(12):
+            resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (held + room, limits[1]))
+            # Whatever the engine gets to hear, it is an answer, and the daemon lives.
+            with Engine(daemon.path) as engine, contextlib.suppress(ChannelClosed):
+                engine.channel.send(hello(engine=m.EngineIdentity(name=f"engine {room}")))
+                engine.channel.send(m.Create())
+                with contextlib.suppress(ChannelTimeout):
+                    engine.channel.receive(1.0).close_fds()
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
+        assert running.round(1) is Verdict.DISCONNECTED
+        with Engine(daemon.path) as engine:
+            engine.ready("again")
+            assert engine.round(1) is Verdict.DISCONNECTED
