@@ -15,8 +15,8 @@ static const char *config_fault(const struct hfe_config *c)
         return "deadline_ns must not be 0";
     if (c->tick_ns < 100000 || c->tick_ns > c->deadline_ns)
         return "tick_ns must be from 100 us to the deadline";
-    if (c->starved_ns < 2 * c->tick_ns)
-        return "starved_ns must be at least two ticks";
+    if (c->starved_ns == 0)
+        return "starved_ns must not be 0";
     if (c->backlog_rows > 1048576)
         return "backlog_rows must be at most 1048576";
     return NULL;
