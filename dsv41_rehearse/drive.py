@@ -86,7 +86,7 @@ def drive(how: Drive, watch: Watcher) -> Driven:
         )
         lost, status = session.lost, session.status()
         illegal = device.illegal_ids
-    left_over, after = _left_over(before, daemon_pid)
+    left_over, after = _left_over(before, daemon_pid, judge_daemon=lost is None)
     return Driven(
         ledger.session, engine, ledger, illegal, daemon_pid, daemon, before, after, left_over, lost, status, seconds
     )
@@ -135,13 +135,17 @@ def _held(daemon_pid: int) -> dict[str, Any]:
     }
 
 
-def _left_over(before: dict[str, Any], daemon_pid: int) -> tuple[list[str], dict[str, Any]]:
-    """Return what both hold more than before, once it has had time to go."""
+def _left_over(before: dict[str, Any], daemon_pid: int, *, judge_daemon: bool) -> tuple[list[str], dict[str, Any]]:
+    """
+    Return what both hold more than before, once it has had time to go.
+
+    A daemon that lost the session may be stopped, and holds what it held until it goes on.
+    """
     until = time.monotonic() + SETTLE_S
     while True:
         after = _held(daemon_pid)
         left = [f"engine {grown}" for grown in after["engine"].grown(before["engine"])]
-        if before["daemon"] is not None and after["daemon"] is not None:
+        if judge_daemon and before["daemon"] is not None and after["daemon"] is not None:
             left += [f"daemon {grown}" for grown in after["daemon"].grown(before["daemon"])]
         if after["shm_files"] > before["shm_files"]:
             left.append(f"{after['shm_files'] - before['shm_files']} files in /dev/shm")

@@ -2,7 +2,8 @@
 """
 The engine thread: plan a step, launch it, hand its round over, take the results of the step before.
 
-As in asynchronous scheduling, step n + 1 is launched before the results of step n are known: two steps are in flight.
+As in asynchronous scheduling, step n + 1 is launched before the results of step n are known: two steps are in flight. A
+step's tokens leave before its round parks the stream, so three rounds can be.
 """
 
 from __future__ import annotations

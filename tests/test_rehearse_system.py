@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole system on real text: demo and run as a person starts them, and what their reports have to say."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from rehearse_support import QUICK, children, gone, rehearsal, run, wait_until
+
+from dsv41_rehearse.proc import alive
+from dsv41_rehearse.text import BUNDLED
+from hostflag.audit import read
+
+
+KEYS = {
+    "commit", "machine", "command", "seed", "daemon_pids", "requests_submitted", "requests_completed", "steps",
+    "target_only_steps", "tokens", "accepted_per_step", "identical", "drafts_checked", "wrong_drafts", "rows_checked",
+    "wrong_rows", "rounds", "skipped", "submit_us", "round_us", "step_ms", "daemon", "before", "after",
+}  # fmt: skip
+
+
+def test_the_bundled_text_is_long_enough() -> None:
+    assert len(BUNDLED.read_bytes()) >= 30 * 1024
+
+
+def test_a_small_demo_and_its_report(tmp_path: Path) -> None:
+    report = run(
+        tmp_path, "demo", "--requests", "4", "--length", "1500", "--arrival-steps", "20", "--preempt-every", "120"
+    )
+    assert set(report) >= KEYS
+    assert report["identical"]
+    assert report["requests_completed"] == report["requests_submitted"] == 4
+    assert report["wrong_drafts"] == report["wrong_rows"] == 0
+    assert report["drafts_checked"] > 1000
+    assert report["rows_checked"] > 1000
+    assert report["accepted_per_step"] > 0.5
+    assert report["rounds"]["OK"] > 100
+    for name in ("submit_us", "round_us", "step_ms"):
+        assert report[name]["p50"] > 0
+        assert set(report[name]) >= {"p50", "p99", "max", "batch"}
+    assert set(report["daemon"]) == {"rss_private_mib", "region_mib", "idle_cpu_percent", "cpu_percent"}
+    for side in ("before", "after"):
+        assert set(report[side]["engine"]) == {"fds", "maps", "threads", "shared_memory"}
+        assert set(report[side]["daemon"]) == {"fds", "maps", "threads", "shared_memory"}
+    assert report["left_over"] == []
+    assert report["events"]["preempted"] > 0
+    assert gone(report["daemon_pids"])
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_demo(tmp_path: Path) -> None:
+    report = run(tmp_path, "demo")
+    assert report["identical"]
+    assert report["accepted_per_step"] > 1.0
+    assert report["requests_completed"] == report["requests_submitted"] == 10
+    assert report["wrong_drafts"] == report["wrong_rows"] == 0
+    assert report["daemon"]["rss_private_mib"] <= 40
+    events = report["events"]
+    assert min(events["preempted"], events["cache_hits"], events["slot_reuses"]) > 0
+    assert report["context_rounds"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("concurrency", [3, 16])
+def test_mock_drafts_and_rows_are_bit_exact(tmp_path: Path, concurrency: int) -> None:
+    report = run(
+        tmp_path, "demo", "--drafter", "mock", "--rounds", "10000", "--concurrency", str(concurrency), "--gpu-ms", "0.1"
+    )
+    assert report["scenario"]["row_bytes"] == 30_720
+    assert report["rounds"]["OK"] >= 9_900
+    assert report["wrong_drafts"] == report["wrong_rows"] == 0
+    assert report["drafts_checked"] >= 9_000 * 5 * concurrency // 2
+    assert report["rows_checked"] >= 9_000 * concurrency // 2
+    assert report["identical"]
+
+
+@pytest.mark.parametrize("requests", [5, 16])
+def test_prefill_of_everybody_at_once_gets_over(tmp_path: Path, requests: int) -> None:
+    audit = tmp_path / "audit"
+    report = run(
+        tmp_path, "demo", "--drafter", "mock", "--requests", str(requests), "--concurrency", str(requests), "--uniform",
+        "--prompt", "128", "--prefill-rows", "128", "--length", "224", "--arrival-steps", "0", "--preempt-every", "0",
+        "--audit", str(audit),
+    )  # fmt: skip
+    assert report["requests_completed"] == requests
+    assert report["wrong_drafts"] == report["wrong_rows"] == 0
+    assert report["context_rounds"] >= 2, "more than the ring: several context-only rounds"
+    prompt: dict[int, set[int]] = defaultdict(set)
+    drafted: dict[int, int] = defaultdict(int)
+    for path in audit.glob("worker-*.jsonl"):
+        for line in read(path):
+            for request in line.requests:
+                if request.first >= 0:
+                    prompt[request.slot] |= set(range(request.first, request.first + request.rows))
+                drafted[request.slot] += request.drafts_crc is not None
+    assert len(prompt) == requests
+    for slot, positions in prompt.items():
+        assert set(range(128)) <= positions, f"slot {slot}: its context is not whole"
+        assert drafted[slot] >= 40, f"slot {slot}: target-only for too long"
+
+
+def test_the_counter_wraps(tmp_path: Path) -> None:
+    report = run(
+        tmp_path, "demo", "--drafter", "mock", "--rounds", "5000", "--concurrency", "3", *QUICK, "--gpu-ms", "0",
+        "--start-round", str(2**32 - 1000),
+    )  # fmt: skip
+    assert report["engine"]["submitted"] < 2**31, "it has passed 0"
+    assert report["rounds"]["OK"] >= 4_950
+    assert report["wrong_drafts"] == report["wrong_rows"] == 0
+    assert report["identical"]
+
+
+def test_keep_leaves_everything_for_inspection(tmp_path: Path) -> None:
+    with rehearsal(tmp_path, "demo", "--keep", "--requests", "1", "--length", "200", *QUICK) as kept:
+        report = kept.report()
+        [directory] = list(kept.scratch.iterdir())
+        assert {path.name for path in directory.iterdir()} >= {"daemon.log", "worker.log", "engine.sock", "audit"}
+        pids = [int(word) for word in kept.said().partition("the processes ")[2].split("\n")[0].split()]
+        try:
+            assert report["daemon_pids"][0] in pids
+            assert all(alive(pid) for pid in pids)
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: gone(pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    with rehearsal(tmp_path, "demo", "--requests", "1000", *QUICK) as started:
+        wait_until(lambda: "daemon pid" in started.said(), why=started.said())
+        pids = children(started.process.pid)
+        assert len(pids) == 2
+        wait_until(lambda: any((directory / "audit").exists() for directory in started.scratch.iterdir()))
+        started.signal(number)
+        assert started.end() == 130, started.said()
+        assert gone(pids)
+        assert list(started.scratch.iterdir()) == []
+        assert "Traceback" not in started.said()
+
+
+def test_children_end_with_a_killed_parent(tmp_path: Path) -> None:
+    with rehearsal(tmp_path, "demo", "--requests", "1000", *QUICK) as started:
+        wait_until(lambda: "daemon pid" in started.said(), why=started.said())
+        pids = children(started.process.pid)
+        assert len(pids) == 2
+        started.kill()
+        wait_until(lambda: gone(pids), why="daemon and worker outlive the rehearsal")
