@@ -10,7 +10,6 @@ import struct
 import time
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -295,11 +294,12 @@ def test_refusals_are_logged_with_a_reason_and_not_without_end(daemon: Daemon) -
     assert len(lines) - before <= 2
 
 
-def test_nothing_is_left_of_the_refused(daemon: Daemon, tmp_path: Path) -> None:
+def test_nothing_is_left_of_the_refused(daemon: Daemon) -> None:
     until(lambda: daemon.scrape()["dsv41_proxyd_handshaking"] == 0, "handshakes over", PATIENCE_S)
     until(lambda: daemon.scrape()['dsv41_proxyd_sessions{state="ending"}'] == 0, "sessions over")
     before = daemon.resources()
     for _ in range(100):
         with Engine(daemon.path) as engine:
             raw(engine, b"junk")
-    until(lambda: daemon.resources() == before, f"resources as before: {before}")
+    # Less is fine: the connection of the scrape above may still have been open.
+    until(lambda: all(n <= before[what] for what, n in daemon.resources().items()), f"resources as before: {before}")

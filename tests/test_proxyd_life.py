@@ -133,7 +133,7 @@ def test_a_busy_metrics_port_is_said(short_dir: Path, root: Path) -> None:
     ("flags", "status", "words"),
     [
         (["--socket=/nowhere/at/all/e.sock"], 78, "there is no directory"),
-        (["--socket=/dev/null"], 78, "is no socket"),
+        (["--socket={dir}/file"], 78, "is no socket"),
         (["--worker=tcp://no such host:1"], 78, "--worker"),
         (["--worker=nonsense"], 2, "tcp://HOST:PORT"),
         (["--no-such-flag"], 2, "unrecognized"),
@@ -143,11 +143,14 @@ def test_a_busy_metrics_port_is_said(short_dir: Path, root: Path) -> None:
 def test_what_cannot_be_started_says_why(
     short_dir: Path, root: Path, flags: list[str], status: int, words: str
 ) -> None:
+    plain = short_dir / "file"
+    plain.touch()
+    flags = [flag.format(dir=short_dir) for flag in flags]
     ended = run(root, f"--socket={short_dir}/e.sock", "--metrics=off", *flags)
     assert ended.returncode == status
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert list(short_dir.iterdir()) == []
+    assert list(short_dir.iterdir()) == [plain]
 
 
 def test_version(root: Path) -> None:
