@@ -112,5 +112,12 @@ def test_links_in_documents_lead_somewhere(path: Path) -> None:
         assert "://" in target or (path.parent / target).exists(), f"{relative(path)} links to {target}"
 
 
+@pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=relative)
+def test_files_that_documents_name_exist(path: Path) -> None:
+    """By path, or by name alone where it is one of native/."""
+    for name in re.findall(r"`([\w/]+\.(?:c|h|py))`", path.read_text(encoding="utf-8")):
+        assert (ROOT / name).exists() or (ROOT / "native" / name).exists(), f"{relative(path)} names {name}"
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
