@@ -158,7 +158,7 @@ class FakeDaemon:
     def __init__(self, directory: Path, network_timeout_ms: float = 150.0) -> None:
         self.path = directory / "e.sock"
         self.network_timeout_ms = network_timeout_ms
-        self.hand: Hand = None  # type: ignore[assignment]  # there once an engine is
+        self._hand: Hand | None = None
         self.farewell: list[str] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(self.path))
@@ -178,8 +178,14 @@ class FakeDaemon:
         for thread in self._threads:
             thread.join(PATIENCE_S)
         self._listener.close()
-        if self.hand:
-            self.hand.close()
+        if self._hand is not None:
+            self._hand.close()
+
+    @property
+    def hand(self) -> Hand:
+        """The hand on the words; there once an engine is."""
+        assert self._hand is not None
+        return self._hand
 
     def start(self, run: Callable[[], None]) -> None:
         """Run something until the end of the test."""
@@ -246,7 +252,7 @@ class FakeDaemon:
             fd, base = wanted.fds.pop(), wanted.message.base
         else:
             fd = regions.create(hello.geometry)
-        self.hand = Hand(fd)
+        self._hand = Hand(fd)
         self.hand.retire(base)
         self.hand.phase(Phase.RUNNING)
         if isinstance(wanted.message, m.Create):

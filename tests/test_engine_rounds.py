@@ -28,7 +28,7 @@ def test_a_round_reaches_the_region_bit_for_bit_and_its_reply_the_device(short_d
         batch = session.batch()
         out = device.fill(batch, THREE)
         ticket = session.submit(batch)
-        assert ticket == (1, Skip.NONE, 0, 1, 8, 0)
+        assert tuple(ticket) == (1, Skip.NONE, 0, 1, 8, 0)
         assert ticket.rounds == [1]
         daemon.hand.see(1)
         shipped = daemon.hand.shipped(1)
@@ -131,15 +131,15 @@ def test_the_counter_wraps_like_any_other_step(short_dir: Path, base: int) -> No
 
         daemon.finish_all(look, base)
         batch = session.batch()
-        rounds = []
+        rounds: list[int] = []
         for step in range(40):
             out = device.fill(batch, [Ask(step % 8, 3, first=step, gap=step % 2)])
             ticket = session.submit(batch)
             assert ticket.round == (base + 1 + step) % 2**32
             drained(stream)
             assert out[0].tolist() == [ticket.round % SMALL.vocab, 1, 2]
-            until(lambda t=ticket.round: past(daemon.hand.word(Word.RETIRED), t) >= 0, "retired")
             rounds.append(ticket.round)
+            until(lambda: past(daemon.hand.word(Word.RETIRED), rounds[-1]) >= 0, "retired")
         assert seen == rounds
         session.settle()
         assert session.status().rounds["OK"] == 40
