@@ -23,7 +23,7 @@ from hostflag import audit, logging
 from hostflag.defaults import WORKER_ENDPOINT
 from hostflag.version import VERSION
 from refworker.drafter import Drafter
-from refworker.endpoint import BindFault, EndpointFile, bind
+from refworker.endpoint import BindFault, bind, socket_file, write_endpoint
 from refworker.loading import BUILT_IN, LoadFault, drafter_class
 from refworker.server import Server
 from refworker.sessions import Sessions
@@ -73,8 +73,10 @@ def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: server.stop())
+        if (bound := socket_file(endpoint)) is not None:
+            stack.callback(bound.remove)
         if arguments.endpoint_file is not None:
-            stack.callback(EndpointFile(arguments.endpoint_file, endpoint).remove)
+            stack.callback(write_endpoint(arguments.endpoint_file, endpoint).remove)
         _log.info("ready", endpoint=endpoint, drafter=arguments.drafter, worker=worker, pid=os.getpid())
         server.run()
     _log.info("stopped", **{key.replace(" ", "_").lower(): value for key, value in sorted(server.counts.items())})

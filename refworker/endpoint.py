@@ -54,22 +54,42 @@ def bind(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[b
     return socket
 
 
-class EndpointFile:
-    """Says where the worker is bound, for whoever started it with a port to be picked. Removed at the end."""
+class OwnFile:
+    """A file that this worker made. Removed at the end, unless another one has taken its place."""
 
-    def __init__(self, path: Path, endpoint: str) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            staged.write_text(endpoint + "\n", encoding="utf-8")
-            self._inode = staged.stat().st_ino
-            staged.replace(path)
-        except OSError as error:
-            staged.unlink(missing_ok=True)
-            raise BindFault(f"cannot write {path}: {error.strerror}") from error
+        self._mark = self._seen()
 
     def remove(self) -> None:
-        """Remove the file, unless another worker's has taken its place."""
+        """Remove the file; what stands in its place stays."""
         with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_ino == self._inode:
+            if self._seen() == self._mark:
                 self._path.unlink()
+
+    def _seen(self) -> tuple[int, int, int]:
+        # The time too: a number is given to the next file at once.
+        status = self._path.stat()
+        return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def write_endpoint(path: Path, endpoint: str) -> OwnFile:
+    """
+    Say where the worker is bound, for whoever started it with a port to be picked: all of it or nothing is there.
+
+    Raises BindFault.
+    """
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        staged.write_text(endpoint + "\n", encoding="utf-8")
+        staged.replace(path)
+        return OwnFile(path)
+    except OSError as error:
+        staged.unlink(missing_ok=True)
+        raise BindFault(f"cannot write {path}: {error.strerror}") from error
+
+
+def socket_file(endpoint: str) -> OwnFile | None:
+    """Return the file of a bound Unix socket: libzmq leaves it behind. None for TCP and abstract names."""
+    path = Path(endpoint.removeprefix("ipc://"))
+    return OwnFile(path) if endpoint.startswith("ipc://") and path.is_socket() else None

@@ -56,7 +56,19 @@ def hostile(worker: Worker) -> Iterator[zmq.Socket[bytes]]:
 
 def raw(worker: Worker) -> socket.socket:
     host, _, port = worker.endpoint.removeprefix("tcp://").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=10)  # less than the heartbeat takes to end it
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def greeted(worker: Worker) -> socket.socket:
+    """Return a raw connection that has been a peer like others so far."""
+    peer, came = raw(worker), b""
+    for data, answer in ((GREETING, b"NULL"), (READY, b"READY"), (bytes([0, len(PROBE)]) + PROBE, b"unknown-session")):
+        peer.sendall(data)
+        while answer not in came:
+            more = peer.recv(65536)
+            assert more, came
+            came += more
+    return peer
 
 
 def answered(peer: zmq.Socket[bytes]) -> None:
@@ -172,17 +184,13 @@ def test_a_session_as_large_as_can_be(worker: Worker, hostile: zmq.Socket[bytes]
 
 
 def test_a_part_that_is_too_long_breaks_the_connection(worker: Worker) -> None:
-    with raw(worker) as peer:
-        peer.sendall(GREETING)
-        assert len(peer.recv(64, socket.MSG_WAITALL)) == 64
-        peer.sendall(READY)
-        assert b"READY" in peer.recv(100)
-        peer.sendall(bytes([0, len(PROBE)]) + PROBE)
-        assert b"unknown-session" in peer.recv(65536)  # until here it is a peer like others
+    with greeted(worker) as peer:
         peer.sendall(b"\x02" + struct.pack(">Q", MAX_PART_BYTES + 1) + b"x" * 1000)
+        began = time.monotonic()
         with contextlib.suppress(ConnectionResetError):
             while peer.recv(65536):
                 pass
+        assert time.monotonic() - began < 14  # an unanswered heartbeat would end it too, but not before 15 s
 
 
 @pytest.mark.parametrize(
