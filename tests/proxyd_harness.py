@@ -123,6 +123,13 @@ class Daemon:
             "memfds": sum("memfd:dsv41" in line for line in maps),
         }
 
+    def back_to(self, before: dict[str, int]) -> None:
+        """Wait until the daemon holds no more than it did before."""
+        until(
+            lambda: all(held <= before[what] for what, held in self.resources().items()),
+            f"resources back to {before}, last seen {self.resources()}",
+        )
+
     def _read(self) -> None:
         assert self.process.stderr
         for line in self.process.stderr:

@@ -169,7 +169,7 @@ def test_everything_sent_at_once_still_works(daemon: Daemon) -> None:
 
 
 def test_descriptors_that_nobody_asked_for_are_closed(daemon: Daemon) -> None:
-    before = daemon.resources()["fds"]
+    before = daemon.resources()
     for count in (1, 3, 200):
         with Engine(daemon.path) as engine:
             read, write = os.pipe()
@@ -179,7 +179,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(daemon: Daemon) -> None:
             assert isinstance(answer, m.Refused), answer
             assert os.read(read, 1) == b"", "the daemon kept a descriptor"
             os.close(read)
-    until(lambda: daemon.resources()["fds"] <= before, "the daemon's fds")
+    daemon.back_to(before)
 
 
 def test_a_silent_engine_is_refused_in_time(engine: Engine) -> None:

@@ -314,7 +314,7 @@ def test_sessions_and_links_that_end_leave_nothing(daemon: Daemon) -> None:
             with Engine(daemon.path) as engine:
                 Rounds(engine.ready()).until(Verdict.OK)
             daemon.wait_for("session over", count)
-        until(lambda: daemon.resources() == before, f"{before} again, not {daemon.resources()}")
+        daemon.back_to(before)
 
 
 def test_the_largest_message_is_that_of_the_geometry() -> None:

@@ -37,10 +37,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-def settled(daemon: Daemon, before: dict[str, int]) -> None:
-    until(lambda: daemon.resources() == before, f"{before} again; now {daemon.resources()}")
-
-
 def test_without_a_worker_rounds_end_at_once(daemon: Daemon) -> None:
     with Engine(daemon.path) as engine:
         engine.ready()
@@ -98,7 +94,7 @@ def test_an_engine_killed_in_the_middle_of_a_round(daemon: Daemon, root: Path) -
         line = daemon.wait_for("session over", ended + 1)
         assert (line["engine"], line["reason"], line["pid"]) == ("victim", "the engine is gone", victim.pid)
         assert line["rounds"].get("DISCONNECTED", 0) >= 5
-        settled(daemon, before)
+        daemon.back_to(before)
 
 
 def test_an_engine_that_gives_its_session_up(daemon: Daemon) -> None:
@@ -141,7 +137,7 @@ def test_engines_that_come_and_die_leave_nothing(daemon: Daemon, die: Callable[[
             # Not more at once than may be: that is another test.
             until(lambda: daemon.resources()["threads"] < before["threads"] + 10, "earlier loops end")
             die(daemon)
-        settled(daemon, before)
+        daemon.back_to(before)
 
 
 def test_sessions_are_bounded_and_come_free_again(daemon: Daemon) -> None:
@@ -163,7 +159,7 @@ def test_sessions_are_bounded_and_come_free_again(daemon: Daemon) -> None:
     finally:
         for engine in engines:
             engine.close()
-    settled(daemon, before)
+    daemon.back_to(before)
 
 
 def test_region_bytes_are_bounded_in_all(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
