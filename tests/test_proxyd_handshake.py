@@ -9,19 +9,19 @@ import socket
 import struct
 import time
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from proxyd_harness import GEOMETRY, PATIENCE_S, Daemon, Engine, connect, gone, hello, last_word, unharmed, until
+from proxyd_engine import GEOMETRY, Engine, connect, gone, hello, last_word, refused, unharmed
+from proxyd_harness import PATIENCE_S, Daemon, until
 
 from hostflag import messages as m
 from hostflag import region as regions
 from hostflag.channel import engine_end
 from hostflag.messages import MAX_MESSAGE_BYTES
-from hostflag.region import Word
 from proxyd.handshake import TIME_LIMIT_S
 from proxyd.server import MAX_HANDSHAKES
 
@@ -37,15 +37,6 @@ def engine(daemon: Daemon) -> Iterator[Engine]:
     """An engine that has only connected, beside one whose session runs."""
     with unharmed(daemon), Engine(daemon.path) as connected:
         yield connected
-
-
-def refused(engine: Engine, code: str, *words: str) -> None:
-    answer = last_word(engine)
-    assert isinstance(answer, m.Refused), answer
-    assert answer.code == code
-    for word in words:
-        assert word in answer.reason
-    gone(engine)
 
 
 def raw(engine: Engine, payload: bytes, fds: list[int] | None = None) -> None:
@@ -208,79 +199,6 @@ def test_an_engine_that_does_not_read_is_dropped(daemon: Daemon) -> None:
         channel.send(hello())
         connection.close()
     daemon.wait_for("engine went away before it was ready")
-
-
-def region_at(base: int) -> int:
-    fd = regions.create(GEOMETRY)
-    regions.rebase(fd, base)
-    return fd
-
-
-@pytest.fixture
-def attaching(engine: Engine) -> Engine:
-    assert isinstance(engine.ask(hello()), m.Welcome)
-    return engine
-
-
-@pytest.mark.parametrize("base", [0, 77, 2**32 - 2])
-def test_attach_goes_on_at_the_base(attaching: Engine, base: int) -> None:
-    attaching.region_fd = region_at(base)
-    attaching.geometry = GEOMETRY
-    answer = attaching.ask(m.Attach(base=base), [attaching.region_fd])
-    assert isinstance(answer, m.Ready), answer
-    assert attaching.word(Word.RETIRED) == base
-
-
-def unsealed() -> int:
-    fd = os.memfd_create("unsealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.truncate(fd, 1 << 20)
-    return fd
-
-
-def other_geometry() -> int:
-    return regions.create(msgspec.structs.replace(GEOMETRY, drafts=4))
-
-
-def no_memfd() -> int:
-    return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-
-
-def a_file_like_a_region() -> int:
-    region = regions.create(GEOMETRY)
-    copy = os.memfd_create("copy", os.MFD_CLOEXEC)
-    os.sendfile(copy, region, 0, os.fstat(region).st_size)
-    os.close(region)
-    return copy
-
-
-@pytest.mark.parametrize(
-    ("make", "base", "words"),
-    [
-        (unsealed, 0, "sealed"),
-        (other_geometry, 0, "geometry"),
-        (no_memfd, 0, "memfd"),
-        (a_file_like_a_region, 0, "sealed"),
-        (lambda: region_at(5), 4, "not at rest"),
-    ],
-)
-def test_a_region_that_cannot_be_adopted(attaching: Engine, make: Callable[[], int], base: int, words: str) -> None:
-    fd = make()
-    attaching.channel.send(m.Attach(base=base), [fd])
-    os.close(fd)
-    refused(attaching, "attach", words)
-
-
-def test_attach_without_a_region(attaching: Engine) -> None:
-    attaching.channel.send(m.Attach(base=0))
-    refused(attaching, "attach", "without")
-
-
-def test_attach_with_two_regions(attaching: Engine) -> None:
-    fds = [region_at(0), region_at(0)]
-    attaching.channel.send(m.Attach(base=0), fds)
-    for fd in fds:
-        os.close(fd)
-    refused(attaching, "fds", "2 descriptors")
 
 
 def test_refusals_are_logged_with_a_reason_and_not_without_end(daemon: Daemon) -> None:

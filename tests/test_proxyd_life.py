@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from proxyd_harness import PATIENCE_S, Daemon, Engine, gone, hello, until
+from proxyd_engine import Engine, gone, hello
+from proxyd_harness import PATIENCE_S, Daemon, until
 
 from hostflag import messages as m
 from hostflag.channel import ChannelClosed, ChannelTimeout

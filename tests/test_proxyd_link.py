@@ -1,97 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The link to the worker: absent, coming, going, silent, refusing, hostile. The engine always gets its round back."""
+"""The link to the worker: absent, coming, going, silent, refusing. The engine always gets its round back."""
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
 import socket
 import struct
-import threading
 import time
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-import zmq
 
-from proxyd_harness import GEOMETRY, Daemon, Engine, until
+from proxyd_engine import GEOMETRY, Engine
+from proxyd_harness import Daemon, until
+from proxyd_worker import DRAFTS, SESSION, Rounds, Worker, friendly
 
 from hostflag import wire
-from hostflag.control import Open, Opened, Refused, SessionGeometry
+from hostflag.control import Open, Refused
 from hostflag.verdicts import Verdict
-from hostflag.wire import Kind, Reply, Status
-
-
-SESSION: SessionGeometry = SessionGeometry.of(GEOMETRY)
-DRAFTS = [1, 2, 3, 4, 5]
-Answer = Callable[["Worker", list[bytes], wire.Header], None]
-
-
-def friendly(worker: Worker, parts: list[bytes], header: wire.Header) -> None:
-    """Answer as the contract asks."""
-    match header.kind:
-        case Kind.OPEN:
-            worker.opens.append(wire.decode_control(header, parts[1]))
-            worker.send(parts[0], wire.encode_control(header.session, Opened(worker="w1", drafter="test")))
-        case Kind.ROUND:
-            worker.send(parts[0], reply_to(header))
-        case Kind.PING:
-            worker.send(parts[0], wire.encode_header(Kind.PONG, header.session, header.round))
-
-
-def reply_to(header: wire.Header) -> bytes:
-    reply = Reply(
-        session=header.session,
-        round=header.round,
-        status=Status.OK,
-        n_requests=1,
-        ids=memoryview(array.array("q", DRAFTS)),
-        extra=memoryview(b""),
-    )
-    return wire.encode_reply(reply, SESSION)
-
-
-class Worker:
-    """A ROUTER in a thread, with one way to answer."""
-
-    def __init__(self, endpoint: str, answer: Answer = friendly) -> None:
-        self.answer = answer
-        self.opens: list[object] = []
-        self.rounds = 0
-        self._context = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
-        self._router.setsockopt(zmq.LINGER, 0)
-        self._router.bind(endpoint)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._router.close()
-        self._context.term()
-
-    def send(self, identity: bytes, *parts: bytes) -> None:
-        self._router.send_multipart([identity, *parts])
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            if self._router.poll(20):
-                parts = self._router.recv_multipart()
-                header = wire.decode_header(parts[1])
-                self.rounds += header.kind is Kind.ROUND
-                self.answer(self, parts, header)
+from hostflag.wire import Kind
 
 
 @pytest.fixture
@@ -104,28 +35,6 @@ def daemon(short_dir: Path) -> Iterator[Daemon]:
 def engine(daemon: Daemon) -> Iterator[Engine]:
     with Engine(daemon.path) as connected:
         yield connected.ready()
-
-
-class Rounds:
-    """Goes on with an engine's rounds until one ends as expected."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._t = 0
-        self.verdicts: list[Verdict] = []
-
-    def until(self, verdict: Verdict) -> None:
-        def one() -> bool:
-            self._t += 1
-            self.verdicts.append(self._engine.round(self._t))
-            return self.verdicts[-1] is verdict
-
-        until(one, f"a round that ends {verdict.name}; {self.verdicts[-5:]}")
-
-    def next(self) -> Verdict:
-        self._t += 1
-        self.verdicts.append(self._engine.round(self._t))
-        return self.verdicts[-1]
 
 
 @pytest.fixture
@@ -188,87 +97,6 @@ def test_a_worker_that_refuses_is_said_with_its_reason(daemon: Daemon, rounds: R
         line = daemon.wait_for("worker refused the session")
         assert (line["code"], line["reason"]) == ("model", "another? model")
         assert rounds.next() is Verdict.REFUSED
-
-
-def header_with(**changes: int) -> Callable[[wire.Header], bytes]:
-    def make(header: wire.Header) -> bytes:
-        fields = {
-            "magic": 0x34465344,
-            "version": 1,
-            "kind": Kind.REPLY,
-            "session": header.session,
-            "round": header.round,
-        }
-        values = {**fields, **changes}
-        body = reply_to(header)[24:]
-        return struct.pack("<IHHQII", *values.values(), len(body)) + body
-
-    return make
-
-
-def body_with(index: int, value: int) -> Callable[[wire.Header], bytes]:
-    """A reply with one of its u32 fields, or the first id, changed."""
-
-    def make(header: wire.Header) -> bytes:
-        whole = bytearray(reply_to(header))
-        struct.pack_into("<q" if index == 4 else "<I", whole, 24 + 4 * index, value)
-        return bytes(whole)
-
-    return make
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda header: b"",
-        lambda header: b"x",
-        lambda header: os.urandom(24),
-        lambda header: os.urandom(100_000),
-        lambda header: reply_to(header)[:-1],
-        lambda header: reply_to(header) + b"\0" * 8,
-        header_with(magic=0),
-        header_with(version=2),
-        header_with(kind=Kind.ROUND),
-        header_with(kind=99),
-        header_with(session=1),
-        header_with(round=2**32 - 5),
-        body_with(0, 99),
-        body_with(1, 2**32 - 1),
-        body_with(2, 2**31),
-        body_with(3, 8),
-        body_with(4, -1),
-        body_with(4, 256),
-        body_with(4, 2**62),
-    ],
-)
-def test_a_hostile_reply_is_never_used(daemon: Daemon, rounds: Rounds, make: Callable[[wire.Header], bytes]) -> None:
-    def hostile(worker: Worker, parts: list[bytes], header: wire.Header) -> None:
-        if header.kind is Kind.ROUND:
-            worker.send(parts[0], make(header))
-        else:
-            friendly(worker, parts, header)
-
-    with Worker(daemon.worker) as worker:
-        rounds.until(Verdict.OK)
-        worker.answer = hostile
-        verdict = rounds.next()
-        assert verdict in {Verdict.TIMEOUT, Verdict.BAD_REPLY, Verdict.DISCONNECTED}
-        worker.answer = friendly
-        rounds.until(Verdict.OK)
-    assert daemon.process.poll() is None
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b'{"worker": 1}', b"\xff" * 50, b'{"worker": "' + b"x" * 60_000 + b'"}'])
-def test_an_opened_that_is_not_sound_does_no_harm(daemon: Daemon, engine: Engine, body: bytes) -> None:
-    def careless(worker: Worker, parts: list[bytes], header: wire.Header) -> None:
-        if header.kind is Kind.OPEN:
-            worker.send(parts[0], wire.encode_header(Kind.OPENED, header.session, 0, len(body)) + body)
-        else:
-            friendly(worker, parts, header)
-
-    with Worker(daemon.worker, careless):
-        engine.round(1)
-        daemon.wait_for("the worker's OPENED is not sound")
 
 
 def test_what_listens_there_is_no_worker(short_dir: Path) -> None:

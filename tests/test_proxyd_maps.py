@@ -17,7 +17,8 @@ from typing import Final
 
 import pytest
 
-from proxyd_harness import PATIENCE_S, Daemon, Engine
+from proxyd_engine import Engine
+from proxyd_harness import PATIENCE_S, Daemon
 
 from proxyd.metrics import resident_bytes
 

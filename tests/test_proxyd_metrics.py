@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from prometheus_client.parser import text_string_to_metric_families
-from proxyd_harness import PATIENCE_S, Daemon, Engine, until
+from proxyd_engine import Engine
+from proxyd_harness import PATIENCE_S, Daemon, until
 
 from hostflag.verdicts import Verdict
 from hostflag.version import VERSION

@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from proxyd_harness import GEOMETRY, Daemon, Engine, connect, gone, hello, unharmed, until
+from proxyd_engine import GEOMETRY, Engine, connect, gone, hello, unharmed
+from proxyd_harness import Daemon, until
 
 from hostflag import geometry as geometries
 from hostflag import messages as m
@@ -71,7 +72,7 @@ def test_ranks_are_engines_of_their_own(daemon: Daemon) -> None:
 
 VICTIM: Final = """
 import pathlib, sys, time
-from proxyd_harness import Engine
+from proxyd_engine import Engine
 victim = Engine(pathlib.Path(sys.argv[1])).ready("victim")
 for t in range(1, 6):
     victim.round(t)
