@@ -102,7 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--bind", metavar="ENDPOINT", type=_endpoint, default=WORKER_ENDPOINT, help="port 0 or * picks one")
     add("--endpoint-file", metavar="PATH", type=Path, help="gets the endpoint once it is bound")
     add("--drafter", metavar="NAME", default="mock", help=f"{', '.join(BUILT_IN)} or module:Class")
-    add("--delay-ms", metavar="MS", type=_milliseconds, default=0.0, help="the least time that a round's drafts take")
+    add(
+        "--delay-ms",
+        metavar="MS",
+        type=_milliseconds,
+        default=0.0,
+        help="the least time that a round takes; sessions in turn, as on one GPU",
+    )
     add("--audit", metavar="DIR", type=Path, help="write one line a round into DIR/worker-PID.jsonl")
     add("--log-level", choices=logging.LEVELS, default="info", help="the least level that is written")
     add("--log-format", choices=logging.FORMATS, default="auto", help="auto: console on a terminal, else json")
