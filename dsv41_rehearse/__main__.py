@@ -20,6 +20,7 @@ import engine_shim
 from dsv41_rehearse import bench, demo, options, summary
 from dsv41_rehearse.audit_compare import AuditError, Comparison, compare
 from dsv41_rehearse.drive import Drive, drive
+from dsv41_rehearse.engine import StreamStuckError
 from dsv41_rehearse.outcome import report as make_report
 from dsv41_rehearse.progress import Shown, Silent
 from dsv41_rehearse.report import ReportError, RunReport, check_writable, write
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (TextError, ScenarioError, ReportError, AuditError) as error:
         errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False, soft_wrap=True)
         return USAGE
-    except (StackError, engine_shim.ShimError) as error:
+    except (StackError, StreamStuckError, engine_shim.ShimError) as error:
         errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False, soft_wrap=True)
         return WRONG
     except KeyboardInterrupt:

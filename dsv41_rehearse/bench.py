@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class Measured:
     scraped: RoundSamples = field(default_factory=RoundSamples)
     elsewhere: RoundSamples = field(default_factory=RoundSamples)
     medians: dict[str, list[float | None]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    fetches: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -63,20 +65,22 @@ class Bench:
                 samples = self.raw.measure(rows, seconds)
                 measured.raw.values.extend(samples.values)
             else:
-                url = {"scraped": self.metrics, "elsewhere": self.metrics_elsewhere}.get(kind)
-                done = self._scraped(rows, seconds, url)
+                done, fetched = self._scraped(rows, seconds, kind)
+                measured.fetches[kind] += fetched
                 getattr(measured, kind).extend(done)
                 samples = done.round
             measured.medians[kind].append(samples.percentile(50))
 
-    def _scraped(self, rows: int, seconds: float, url: str | None) -> RoundSamples:
+    def _scraped(self, rows: int, seconds: float, kind: str) -> tuple[RoundSamples, int]:
+        url = {"scraped": self.metrics, "elsewhere": self.metrics_elsewhere}.get(kind)
         if url is None:
-            return self.round.measure(rows, seconds)
+            return self.round.measure(rows, seconds), 0
         self.scraper.scrape(url)
         try:
-            return self.round.measure(rows, seconds)
+            done = self.round.measure(rows, seconds)
         finally:
-            self.scraper.scrape(None)
+            fetched = self.scraper.scrape(None)
+        return done, fetched
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -149,6 +153,7 @@ def _report(
         "ring_bytes": case.geometry.ring_bytes,
         **{name: {size: bench_show.plain(spread) for size, spread in by.items()} for name, by in spreads.items()},
         "block_medians_us": {size: one.medians for size, one in sizes.items()},
+        "fetches": dict(sum((one.fetches for one in sizes.values()), Counter())),
         "failed_rounds": sum(part.failed for one in sizes.values() for part in (one.round, one.scraped, one.elsewhere)),
         "idle": bench_show.plain(at_rest),
         "pace": bench_show.plain(at_pace),

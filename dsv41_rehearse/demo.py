@@ -46,7 +46,7 @@ def run(demo: Demo, console: Console) -> RunReport:
         how, driven = _drive(demo, stack, audit, console)
         if demo.keep:
             compared, left_over = settled(audit, demo.scenario.drafts, driven.session), []
-            _say_how_to_look(stack, console)
+            _say_how_to_look(stack, driven, console)
         else:
             # Ended, the worker has written its last line.
             left_over = stack.end_processes()
@@ -85,10 +85,11 @@ def settled(audit: Path, drafts: int, session: int) -> Comparison:
         time.sleep(0.2)
 
 
-def _say_how_to_look(stack: Stack, console: Console) -> None:
+def _say_how_to_look(stack: Stack, driven: Driven, console: Console) -> None:
     pids = " ".join(str(child.pid) for child in stack.children)
     console.print(
         f"  kept: {stack.directory} (logs, socket, audit) and the processes {pids}\n"
+        f"  metrics: {driven.metrics}\n"
         f"  end with: kill {pids}; rm -r {stack.directory}",
         highlight=False,
         soft_wrap=True,

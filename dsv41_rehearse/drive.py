@@ -44,11 +44,12 @@ class Drive:
     start_round: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Driven:
     """What came of it."""
 
     session: int
+    metrics: str | None
     engine: Engine
     ledger: Ledger
     illegal_ids: int
@@ -84,12 +85,14 @@ def drive(how: Drive, watch: Watcher) -> Driven:
             idle_cpu_percent=idle,
             cpu_percent=_percent(cpu, _cpu(daemon_pid), seconds),
         )
-        lost, status = session.lost, session.status()
+        lost, status, metrics = session.lost, session.status(), session.metrics
         illegal = device.illegal_ids
     left_over, after = _left_over(before, daemon_pid, judge_daemon=lost is None)
     return Driven(
-        ledger.session, engine, ledger, illegal, daemon_pid, daemon, before, after, left_over, lost, status, seconds
-    )
+        session=ledger.session, metrics=metrics, engine=engine, ledger=ledger, illegal_ids=illegal,
+        daemon_pid=daemon_pid, daemon=daemon, before=before, after=after, left_over=left_over, lost=lost,
+        status=status, seconds=seconds,
+    )  # fmt: skip
 
 
 def _probe(how: Drive) -> int:

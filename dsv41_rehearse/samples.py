@@ -28,7 +28,12 @@ class Spread:
     def __str__(self) -> str:
         if self.p50 is None or self.p99 is None or self.max is None:
             return "no samples"
-        return f"p50 {self.p50:.4g}, p99 {self.p99:.4g}, max {self.max:.4g}"
+        return f"p50 {short(self.p50)}, p99 {short(self.p99)}, max {short(self.max)}"
+
+
+def short(value: float) -> str:
+    """Return a number as people like to read it: three digits, or the whole ones where there are more."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 class Samples:

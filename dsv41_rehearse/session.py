@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -18,7 +19,7 @@ from dsv41_rehearse.ledger import SubmittedRound
 from dsv41_rehearse.scenario import MODEL, Scenario
 from dsv41_rehearse.scheduler import Item
 from hostflag.messages import EngineIdentity
-from hostflag.verdicts import Loss, Verdict
+from hostflag.verdicts import Loss, Skip, Verdict
 
 
 CLOSE_S: Final = 5.0
@@ -88,6 +89,11 @@ class EngineSession:
         return self._session.welcome.pid
 
     @property
+    def metrics(self) -> str | None:
+        """Where the daemon serves its metrics, as it says."""
+        return self._session.welcome.metrics
+
+    @property
     def lost(self) -> str | None:
         """Why the session was lost, None while it is there."""
         loss = self._session.lost
@@ -108,7 +114,13 @@ class EngineSession:
             )
         self._batch.n_requests = len(items)
         began = time.perf_counter_ns()
-        ticket = self._session.submit(self._batch)
+        try:
+            ticket = self._session.submit(self._batch)
+        except engine_shim.SubmitFailed as failure:
+            if failure.error == errno.EINVAL:
+                raise
+            # A stream operation failed: the session is lost, the engine goes on.
+            return Submission(None, Skip.NO_SESSION.name, 0, (), 0.0)
         taken_us = (time.perf_counter_ns() - began) / 1e3
         # A round's table stays in its slot until S rounds later.
         rounds = [SubmittedRound(table=self._session.table(number)) for number in ticket.rounds]

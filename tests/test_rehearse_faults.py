@@ -133,3 +133,11 @@ def test_no_gpu_library_in_the_running_daemon(tmp_path: Path, stack: Stack) -> N
     assert "/memfd:" in maps, "not the maps of a daemon with a session"
     assert not [line for line in maps.splitlines() if any(name in line for name in ("libcuda", "torch", "numpy"))]
     assert "numpy" in control, "this test would not see numpy"
+
+
+def test_drafts_that_are_not_the_mocks_are_noticed(tmp_path: Path, stack: Stack) -> None:
+    stack.start_daemon(stack.start_worker("prompt-lookup"))
+    arguments = ("--socket", str(stack.socket), "--expect-mock", "--requests", "1", "--length", "200", *QUICK)
+    with rehearsal(tmp_path, "run", *arguments) as run:
+        assert run.end() == 1, "this engine would take any drafts for the mock's"
+        assert "are not what the worker answered" in run.said()

@@ -123,7 +123,7 @@ def test_keep_leaves_everything_for_inspection(tmp_path: Path) -> None:
         report = kept.report()
         [directory] = list(kept.scratch.iterdir())
         assert {path.name for path in directory.iterdir()} >= {"daemon.log", "worker.log", "engine.sock", "audit"}
-        pids = [int(word) for word in kept.said().partition("the processes ")[2].split("\n")[0].split()]
+        pids = [int(word) for word in kept.said().partition("the processes ")[2].partition("\n")[0].split()]
         try:
             assert report["daemon_pids"][0] in pids
             assert all(alive(pid) for pid in pids)
