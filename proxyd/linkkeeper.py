@@ -12,10 +12,12 @@ import zmq
 
 from hostflag.control import Opened, Refused
 from proxyd.peer import printable
-from proxyd.roundloop import EventKind
+from proxyd.roundloop import EventKind, LinkState
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from proxyd.events import Events, Timer
     from proxyd.link import Link, Links
     from proxyd.roundloop import LoopEvent, RoundLoop
@@ -64,14 +66,14 @@ class LinkKeeper:
                 self._up(event.body)
             case EventKind.LINK_DOWN:
                 self._down(event.reason)
-                self._give_later(RELINK_S)
+                self._give_later(self._relink, RELINK_S)
             case EventKind.LINK_REFUSED:
                 self._refused(event.body)
             case EventKind.LINK_RETURNED:
                 self._given.pop(event.tag).close()
             case EventKind.LINK_WANTED:
                 self._down(event.reason)
-                self._give_later()
+                self._give_later(self._give)
 
     def stop(self) -> None:
         """Give no more links. The loop returns the one it has."""
@@ -92,7 +94,7 @@ class LinkKeeper:
             link = self._links.make(self._max_bytes)
         except zmq.ZMQError as fault:
             self._log.error("no link to the worker can be made", reason=str(fault), **self._limited)
-            self._give_later()
+            self._give_later(self._give)
             return
         try:
             link.give(self._loop, self._opening)
@@ -100,17 +102,21 @@ class LinkKeeper:
             link.close()
             if fault.errno != errno.ESHUTDOWN:  # the loop is over: STOPPED is on its way
                 self._log.error("the round loop takes no link", reason=str(fault), **self._limited)
-                self._give_later()
+                self._give_later(self._give)
             return
         self._given[link.tag] = link
 
-    def _give_later(self, least_s: float = 0.0) -> None:
+    def _relink(self) -> None:
+        if self._loop.link_state() in {LinkState.NONE, LinkState.CONNECTING}:
+            self._give()
+
+    def _give_later(self, give: Callable[[], None], least_s: float = 0.0) -> None:
         if self._ending:
             return
         delay = 0.0 if self._resets == 0 else min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(self._resets, 16))
         self._resets += 1
         self._cancel_retry()
-        self._retry = self._events.after(max(delay, least_s), self._give)
+        self._retry = self._events.after(max(delay, least_s), give)
 
     def _up(self, body: bytes) -> None:
         self._cancel_notice()
@@ -145,7 +151,8 @@ class LinkKeeper:
 
     def _unreachable(self) -> None:
         self._notice = None
-        self._say("worker unreachable, waiting")
+        if self._loop.link_state() in {LinkState.NONE, LinkState.CONNECTING, LinkState.OPENING}:
+            self._say("worker unreachable, waiting")
 
     def _cancel_notice(self) -> None:
         if self._notice is not None:

@@ -41,8 +41,8 @@ class Session:
     """
     Owns ``channel`` and ``loop`` from its start on.
 
-    ``number`` is the session's id, ``region_bytes`` what its region takes, ``log`` knows the peer. When nothing is left of it, ``on_over`` is called,
-    once, with what it amounted to.
+    ``number`` is the session's id, ``region_bytes`` what its region takes, ``log`` knows the peer. When nothing is left of
+    it, ``on_over`` is called, once, with what it amounted to.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Session:
         )
 
     def start(self, region_fd: int | None) -> None:
-        """Tell the engine that it is ready, with the new region where it asked for one; heed engine and loop from now on."""
+        """Heed engine and loop from now on; tell the engine that it is ready, with its new region where it asked for one."""
         self._events.watch(self.loop, READ, self._guarded(self._heed_loop))
         self._events.watch(self._channel, READ, self._guarded(self._heed_engine))
         self._guarded(self._keeper.start)()

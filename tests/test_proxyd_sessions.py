@@ -22,6 +22,7 @@ from hostflag import geometry as geometries
 from hostflag import messages as m
 from hostflag._hostflag import ffi, lib
 from hostflag.channel import engine_end
+from hostflag.messages import Geometry
 from hostflag.region import Word
 from hostflag.verdicts import Verdict
 from proxyd import roster
@@ -98,16 +99,36 @@ def test_an_engine_killed_in_the_middle_of_a_round(daemon: Daemon, root: Path) -
         daemon.back_to(before)
 
 
+def words_at(geometry: Geometry) -> int:
+    """Return where the engine words lie: submitted, gathered, consumed, lost, a line each."""
+    layout = ffi.new("struct hf_layout *")
+    assert lib.hf_layout_of(geometries.to_c(geometry), layout) == 0
+    return int(layout.engine_words)
+
+
 def test_an_engine_that_gives_its_session_up(daemon: Daemon) -> None:
-    with Engine(daemon.path) as engine:
+    with unharmed(daemon), Engine(daemon.path) as engine:
         engine.ready("quitter")
-        layout = ffi.new("struct hf_layout *")
-        assert lib.hf_layout_of(geometries.to_c(GEOMETRY), layout) == 0
-        lost = layout.engine_words + 3 * lib.HF_LINE
-        os.pwrite(engine.region_fd, struct.pack("<I", 1), lost)
+        os.pwrite(engine.region_fd, struct.pack("<I", 1), words_at(GEOMETRY) + 3 * lib.HF_LINE)
         assert engine.word(Word.LOST) == 1
         gone(engine)
-    assert daemon.said("session over")[-1]["reason"] == "the engine gave the session up"
+        until(lambda: ended(daemon, "quitter") == ["the engine gave the session up"], "the session's last line")
+
+
+@pytest.mark.parametrize("submitted", [GEOMETRY.slots + 1, 2**31, 2**32 - 1])
+def test_words_that_no_sound_engine_writes_end_only_their_session(daemon: Daemon, submitted: int) -> None:
+    name = f"mad {submitted}"
+    with unharmed(daemon), Engine(daemon.path) as engine:
+        engine.ready(name)
+        os.pwrite(engine.region_fd, struct.pack("<I", submitted), words_at(GEOMETRY))
+        gone(engine)
+        until(lambda: ended(daemon, name) == ["the region is not sound"], "the session's last line")
+        assert daemon.said("the engine's region is not sound")[-1]["reason"]
+
+
+def ended(daemon: Daemon, engine: str) -> list[str]:
+    """Return why the sessions of an engine ended."""
+    return [line["reason"] for line in daemon.said("session over") if line["engine"] == engine]
 
 
 def die_after_connect(daemon: Daemon) -> None:
