@@ -69,9 +69,13 @@ class SoftStream:
         """Wait until the stream is past a marker. False where it did not get there in time."""
         return bool(lib.hfs_wait(self.c, marker, int(timeout_s * NS)) == 0)
 
-    def fail_nth(self, n: int, error: int) -> None:
-        """Make the ``n``-th operation from now on fail with this errno; it is not enqueued. 0: none."""
-        lib.hfs_fail_nth(self.c, n, error)
+    def fail_nth(self, n: int, error: int, *, onwards: bool = False) -> None:
+        """
+        Make the ``n``-th operation from now on fail with this errno; it is not enqueued. 0: none.
+
+        ``onwards``: all after it fail too, until this is called again.
+        """
+        lib.hfs_fail_nth(self.c, n, error, onwards)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """

@@ -55,6 +55,7 @@ struct hfs_stream {
     /* under the lock */
     uint32_t fail_in;
     int fail_error;
+    bool fail_onwards;
     struct {
         struct hf_region region;
         bool used;

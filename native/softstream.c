@@ -75,6 +75,7 @@ static int enqueue(struct hfs_stream *s, struct hfs_op op)
     pthread_mutex_lock(&s->lock);
     if (s->fail_in > 0 && --s->fail_in == 0) {
         r = -s->fail_error;
+        s->fail_in = s->fail_onwards ? 1 : 0;
         goto unlock;
     }
     if (op.kind == OP_WAIT)
@@ -181,11 +182,12 @@ int hfs_wait(struct hfs_stream *s, uint64_t marker, uint64_t timeout_ns)
     return hfs_await(s, marker, timeout_ns);
 }
 
-void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error)
+void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error, bool onwards)
 {
     pthread_mutex_lock(&s->lock);
     s->fail_in = n;
     s->fail_error = error;
+    s->fail_onwards = onwards;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -27,8 +27,9 @@ int hfs_copy(struct hfs_stream *s, void *to, const void *from, uint64_t bytes);
 uint64_t hfs_marker(const struct hfs_stream *s);
 bool hfs_reached(const struct hfs_stream *s, uint64_t marker);
 int hfs_wait(struct hfs_stream *s, uint64_t marker, uint64_t timeout_ns); /* 0 or -ETIMEDOUT */
-/* Fault injection: the n-th enqueue from now on returns -error and enqueues nothing (0: none does). */
-void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error);
+/* Fault injection: the n-th enqueue from now on returns -error and enqueues nothing (0: none does). onwards: so do all after
+   it, until this is called again. */
+void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error, bool onwards);
 /* cffi:end */
 
 /* The stream as engine.c uses it. Valid while s is open. */
