@@ -15,7 +15,7 @@ from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.workload import PrefixCache, requests
 
 
-_LOOK_AHEAD: Final = 1  # requests drawn from the workload before their time
+_NOT_WORTH_IT: Final = 128  # tokens: a request that is so nearly done is not preempted
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Scheduler:
         self.counts = Counts()
         self.finished: list[Request] = []
         self._coming: Iterator[Request] = requests(scenario)
-        self._waiting: deque[Request] = deque(itertools.islice(self._coming, _LOOK_AHEAD))
+        self._waiting: deque[Request] = deque(itertools.islice(self._coming, 1))
         self._leaving: list[Request] = []
         self.running: list[Request] = []
         self._free = list(range(scenario.geometry().state_slots))
@@ -151,7 +151,7 @@ class Scheduler:
 
     def _preempt(self) -> None:
         """Take the youngest decoding request out, as an engine that runs out of cache blocks does."""
-        able = [r for r in self.running if r.state is State.DECODE and r.length - r.at_least() > 2 * CACHE_ROOM]
+        able = [r for r in self.running if r.state is State.DECODE and r.length - r.at_least() > _NOT_WORTH_IT]
         if not able:
             return
         request = able[-1]
@@ -185,6 +185,3 @@ class Scheduler:
         self.counts.completed += 1
         self.counts.identical &= request.matches(self.scenario.text.tokens)
         self.finished.append(request)
-
-
-CACHE_ROOM: Final = 64  # a request that is nearly done is not preempted

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import signal
+import subprocess
+import sys
 
 from collections import defaultdict
 from pathlib import Path
@@ -154,3 +158,35 @@ def test_children_end_with_a_killed_parent(tmp_path: Path) -> None:
         assert len(pids) == 2
         started.kill()
         wait_until(lambda: gone(pids), why="daemon and worker outlive the rehearsal")
+
+
+def test_times_are_spent(tmp_path: Path) -> None:
+    report = run(
+        tmp_path, "demo", "--requests", "1", "--length", "200", "--rows-bytes", "192", "--gpu-ms", "1", "--cpu-ms", "1",
+        "--cpu-load", "sleep", "--worker-ms", "4",
+    )  # fmt: skip
+    # Every step waits for the worker and then does its GPU work; the CPU's share overlaps with both.
+    assert report["step_ms"]["p50"] >= 5.0
+    assert report["round_us"]["p50"] >= 4000.0
+
+
+def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    said = b""
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dsv41_rehearse", "demo", "--requests", "2", "--length", "2000", *QUICK],
+            stdin=subprocess.DEVNULL, stdout=follower, stderr=follower,
+            env={**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm", "COLUMNS": "120"},
+        )  # fmt: skip
+        os.close(follower)
+        # The end of a pseudoterminal whose other side is closed is an error on Linux.
+        with contextlib.suppress(OSError):
+            while chunk := os.read(leader, 65536):
+                said += chunk
+        assert process.wait(60) == 0
+    finally:
+        os.close(leader)
+    assert b"replaying" in said
+    assert b"GOOD" in said
+    assert list(tmp_path.iterdir()) == []
