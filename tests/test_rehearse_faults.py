@@ -71,7 +71,7 @@ def interrupted(tmp_path: Path, stack: Stack, victim: str, number: signal.Signal
 
 def sum_of_rounds(report: dict[str, Any]) -> int:
     """Return how many rounds a run made."""
-    return sum(report["rounds"].values()) + int(report["context_rounds"])
+    return int(sum(report["rounds"].values())) + int(report["context_rounds"])
 
 
 def test_daemon_killed_while_a_round_is_parked(tmp_path: Path, stack: Stack) -> None:
