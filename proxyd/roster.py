@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from hostflag import geometry as geometries
+from hostflag import region as regions
 from hostflag.channel import Channel
 from hostflag.messages import FromEngine, Hello
 from proxyd.errors import RefusedError
@@ -83,8 +84,12 @@ class Roster:
         """
         Start a session on a region whose counter stands at ``base``. It owns ``channel`` once its ``start`` is called.
 
-        Raises RefusedError where its loop does not start.
+        Raises RefusedError where its loop does not start, or where another session has the region.
         """
+        header = regions.check(region_fd)
+        for session in self._sessions.values():
+            if session.region_id == header.region_id:
+                raise RefusedError("attach", f"session {session.number:016x} still has this region: wait for its end")
         settings = self._settings
         config = LoopConfig(
             session=number,
@@ -104,7 +109,8 @@ class Roster:
             loop,
             hello,
             number=number,
-            region_bytes=geometries.region_bytes(hello.geometry),
+            region_bytes=header.bytes,
+            region_id=header.region_id,
             log=log,
             on_over=self._remove,
         )

@@ -55,12 +55,14 @@ class Session:
         *,
         number: int,
         region_bytes: int,
+        region_id: str,
         log: Any,
         on_over: Callable[[Session, Tally], None],
     ) -> None:
         self.hello = hello
         self.number = number
         self.region_bytes = region_bytes
+        self.region_id = region_id
         self.loop = loop
         self._events = events
         self._channel = channel

@@ -48,7 +48,11 @@ class Daemon:
         self._reader.start()
 
     def __enter__(self) -> Daemon:
-        self.wait_for("ready")
+        try:
+            self.wait_for("ready")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

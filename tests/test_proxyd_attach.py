@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from proxyd_engine import GEOMETRY, Engine, hello, refused, unharmed
+from proxyd_engine import GEOMETRY, Engine, gone, hello, refused, unharmed
 from proxyd_harness import Daemon
 
 from hostflag import messages as m
@@ -102,3 +102,27 @@ def test_attach_with_two_regions(attaching: Engine) -> None:
     for fd in fds:
         os.close(fd)
     refused(attaching, "fds", "2 descriptors")
+
+
+def test_a_region_that_another_session_has(daemon: Daemon) -> None:
+    with unharmed(daemon) as owner, Engine(daemon.path) as thief:
+        assert isinstance(thief.ask(hello()), m.Welcome)
+        base = owner.word(Word.CONSUMED)
+        thief.channel.send(m.Attach(base=base), [owner.region_fd])
+        refused(thief, "attach", "still has this region")
+
+
+def test_a_region_goes_on_in_the_next_session(daemon: Daemon) -> None:
+    with Engine(daemon.path) as first:
+        first.ready()
+        verdicts = {first.round(t) for t in (1, 2, 3)}
+        kept = os.dup(first.region_fd)
+        first.channel.send(m.Goodbye())
+        gone(first)
+    with Engine(daemon.path) as second:
+        welcome = second.ask(hello())
+        assert isinstance(welcome, m.Welcome)
+        second.session, second.geometry, second.region_fd = int(welcome.session, 16), GEOMETRY, kept
+        answer = second.ask(m.Attach(base=3), [kept])
+        assert isinstance(answer, m.Ready), answer
+        assert second.round(4) in verdicts
