@@ -26,6 +26,7 @@ class FakeWorker:
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDHWM, 0)  # a ROUTER drops what is beyond it
         self.socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
         self.socket.bind(endpoint)
         self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
