@@ -4,123 +4,33 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import socket
-import threading
 import time
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pytest
 
 from engine_harness import PATIENCE_S, SMALL, Ask, FakeDaemon, drained, engine, until
+from engine_peer import WELCOME, Peer, Script, attempt, daemon
 
 from engine_shim import (
     ConnectionRefusedByDaemon,
     DaemonUnreachable,
     HandshakeFailed,
-    Session,
     SessionOptions,
     SoftStream,
     connect,
 )
 from hostflag import messages as m
 from hostflag import region as regions
-from hostflag.channel import Channel, ChannelClosed, daemon_end
-from hostflag.messages import EngineIdentity, FromEngine, Geometry
+from hostflag.channel import ChannelClosed
+from hostflag.messages import EngineIdentity
 from hostflag.verdicts import Loss
-
-
-WELCOME: Final = m.Welcome(session=f"{7:016x}", pid=1, version="test", network_timeout_ms=150.0)
-Script = Callable[["Peer"], None]
-
-
-class Peer:
-    """A daemon's end of a connection, for scripts."""
-
-    def __init__(self, sock: socket.socket, over: threading.Event) -> None:
-        self.channel: Channel[FromEngine] = daemon_end(sock)
-        self._over = over
-
-    def hello(self) -> m.Hello:
-        message = self.channel.receive(PATIENCE_S).message
-        assert isinstance(message, m.Hello)
-        return message
-
-    def asked_for_region(self) -> m.Hello:
-        hello = self.hello()
-        self.channel.send(WELCOME)
-        assert isinstance(self.channel.receive(PATIENCE_S).message, m.Create)
-        return hello
-
-    def send_region(self, *fds: int) -> None:
-        self.channel.send(m.Region(bytes=4096), list(fds))
-
-    def raw(self, payload: bytes) -> None:
-        self.channel.socket.send(payload)
-
-    def stay(self) -> None:
-        """Say nothing until the test is over."""
-        self._over.wait(PATIENCE_S)
-
-
-@contextlib.contextmanager
-def daemon(directory: Path, script: Script) -> Iterator[Path]:
-    """Serve one connection by a script, in a thread."""
-    path = directory / "e.sock"
-    over = threading.Event()
-    faults: list[BaseException] = []
-
-    def serve() -> None:
-        sock, _ = listener.accept()
-        peer = Peer(sock, over)
-        try:
-            script(peer)
-        except BaseException as fault:  # noqa: BLE001 - raised below, in the test's own thread
-            faults.append(fault)
-        finally:
-            peer.channel.close()
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
-        listener.listen(1)
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield path
-        finally:
-            over.set()
-            thread.join(PATIENCE_S)
-    assert faults == []
-
-
-def attempt(path: Path, timeout_s: float = PATIENCE_S, geometry: Geometry = SMALL) -> Session:
-    """Connect, and check that a failure leaves no thread and no map."""
-    with SoftStream() as stream:
-        before = held()
-        try:
-            return connect(
-                path,
-                geometry=geometry,
-                model="test",
-                engine=EngineIdentity(name="e"),
-                stream=stream,
-                timeout_s=timeout_s,
-            )
-        finally:
-            assert held() == before
-
-
-def held() -> tuple[int, int]:
-    """Return how many C threads and mapped regions this process has; descriptors are the module's fixture's business."""
-    threads = [task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir() if task.exists()]
-    maps = Path("/proc/self/maps").read_text().count("memfd:dsv41-region")
-    return sum(name.startswith("hf-") for name in threads), maps
 
 
 def test_nobody_listens(short_dir: Path) -> None:
@@ -229,68 +139,6 @@ def test_a_daemon_that_goes_away(short_dir: Path, gone_after: str) -> None:
         os.close(fd)
 
     with daemon(short_dir, script) as path, pytest.raises(HandshakeFailed):
-        attempt(path)
-
-
-def memfd(size: int, seals: int) -> int:
-    fd = os.memfd_create("dsv41-region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    if seals:
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-    return fd
-
-
-def unsealed_copy() -> int:
-    """Return a region whose every byte is right, but whose size could still change."""
-    fd = regions.create(SMALL)
-    size = regions.check(fd).bytes
-    copy = memfd(size, 0)
-    os.sendfile(copy, fd, 0, size)
-    os.close(fd)
-    return copy
-
-
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-REGIONS: dict[str, tuple[Callable[[], list[int]], str]] = {
-    "none": (list, "0 descriptors"),
-    "two": (lambda: [regions.create(SMALL), regions.create(SMALL)], "2 descriptors"),
-    "a pipe": (lambda: list(os.pipe())[:1], "not a memfd"),
-    "empty": (lambda: [memfd(0, SEALS)], "too small"),
-    "zeros": (lambda: [memfd(1 << 20, SEALS)], "wrong magic"),
-    "unsealed": (lambda: [unsealed_copy()], "not sealed"),
-    "another geometry": (lambda: [regions.create(msgspec.structs.replace(SMALL, drafts=4))], "another geometry"),
-}
-
-
-@pytest.mark.parametrize("what", REGIONS)
-def test_a_region_that_is_none(short_dir: Path, what: str) -> None:
-    make, match = REGIONS[what]
-
-    def script(peer: Peer) -> None:
-        peer.asked_for_region()
-        extra = os.pipe() if what == "a pipe" else ()
-        fds = [extra[0]] if extra else make()
-        peer.send_region(*fds)
-        for fd in {*fds, *extra}:
-            os.close(fd)
-        peer.stay()
-
-    with daemon(short_dir, script) as path, pytest.raises(HandshakeFailed, match=match):
-        attempt(path)
-
-
-def test_a_region_that_is_in_use(short_dir: Path) -> None:
-    def script(peer: Peer) -> None:
-        peer.asked_for_region()
-        fd = regions.create(SMALL)
-        regions.rebase(fd, 5)
-        layout_words = 1 << 16  # the engine words are the region's second part, submitted its first word
-        os.pwrite(fd, (9).to_bytes(4, "little"), layout_words)
-        peer.send_region(fd)
-        os.close(fd)
-        peer.stay()
-
-    with daemon(short_dir, script) as path, pytest.raises(HandshakeFailed, match="in use"):
         attempt(path)
 
 
