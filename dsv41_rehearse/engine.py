@@ -77,7 +77,8 @@ class Engine:
         self._watch = watch
         self._flying: deque[Flight] = deque()
         self._unsettled: deque[Flight] = deque()
-        self._step = 0
+        self._step = 0  # launched so far: device arguments and results are kept by it, so it never jumps
+        self._clock = 0  # counts steps for the scheduler: jumps to the next arrival where nobody runs
         self._launched_ns = 0
         generated = [one.length - one.prompt for one in requests(scenario)] if scenario.rounds is None else []
         self._total_tokens = max(1, sum(generated))
@@ -85,7 +86,7 @@ class Engine:
     def run(self) -> None:
         """Run until every request is completed and every step settled."""
         while not self.scheduler.done or self._flying:
-            items = self.scheduler.plan(self._step)
+            items = self.scheduler.plan(self._clock)
             if items:
                 self._launch(items)
             elif not self._flying:
@@ -99,7 +100,7 @@ class Engine:
     def _skip_to_arrival(self) -> None:
         """Nobody runs: time is counted in steps, so the next request comes now."""
         arrival = self.scheduler.next_arrival()
-        self._step = max(self._step + 1, arrival or 0)
+        self._clock = max(self._clock + 1, arrival or 0)
 
     def _launch(self, items: list[Item]) -> None:
         now = time.monotonic_ns()
@@ -122,6 +123,7 @@ class Engine:
         self._flying.append(flight)
         self._unsettled.append(flight)
         self._step += 1
+        self._clock += 1
 
     def _launch_work(self) -> None:
         """What a CPU does to launch a step's kernels."""

@@ -190,3 +190,12 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert b"replaying" in said
     assert b"GOOD" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_requests_that_come_after_a_pause(tmp_path: Path) -> None:
+    text = tmp_path / "short.txt"
+    text.write_text("ab" * 32)
+    report = run(tmp_path / "run", "demo", "--text", str(text), "--requests", "20", "--arrival-steps", "38")
+    assert report["requests_completed"] == 20
+    assert report["wrong_rows"] == report["wrong_drafts"] == 0
+    assert report["accepted_per_step"] > 3
