@@ -25,6 +25,7 @@ struct hfs_op {
             unsigned char *to;
             const unsigned char *from;
             uint64_t to_pitch, from_pitch, width, height;
+            bool words; /* one row of aligned 64-bit words, each loaded whole */
         } copy;
         struct {
             _Atomic uint32_t *word;

@@ -108,8 +108,9 @@ int hfs_call(struct hfs_stream *s, void (*fn)(void *), void *argument)
 static int enqueue_copy(void *context, void *to, uint64_t to_pitch, const void *from, uint64_t from_pitch, uint64_t width,
                         uint64_t height, enum hfe_copy kind)
 {
-    (void)kind; /* one memory here */
-    return enqueue(context, (struct hfs_op){.kind = OP_COPY, .copy = {to, from, to_pitch, from_pitch, width, height}});
+    bool words = kind == HFE_COPY_TO_DEVICE && height == 1 && (uintptr_t)from % sizeof(uint64_t) == 0 && width % sizeof(uint64_t) == 0;
+
+    return enqueue(context, (struct hfs_op){.kind = OP_COPY, .copy = {to, from, to_pitch, from_pitch, width, height, words}});
 }
 
 int hfs_copy(struct hfs_stream *s, void *to, const void *from, uint64_t bytes)

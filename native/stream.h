@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+/* TO_DEVICE copies ids that another process may still write: every aligned 64-bit word is read whole. */
 enum hfe_copy { HFE_COPY_TO_HOST, HFE_COPY_TO_DEVICE, HFE_COPY_ON_DEVICE };
 
 struct hfe_stream {

@@ -45,7 +45,8 @@ static int submit_round(struct hfe_session *e, const struct hfe_batch *b, const 
     return 0;
 }
 
-/* Rounds that can be submitted now: a slot is free once the round S before is consumed and retired. */
+/* Rounds that can be submitted now: a slot is free once the round S before is consumed and retired; and booked, since it
+   may have become so only after hfe_settle has looked. */
 static uint32_t free_slots(const struct hfe_session *e)
 {
     const struct hf_region *r = &e->region;
@@ -54,8 +55,12 @@ static uint32_t free_slots(const struct hfe_session *e)
     uint32_t consumed = atomic_load_explicit(&r->engine->consumed.value, memory_order_acquire);
     uint32_t retired = atomic_load_explicit(&r->daemon->retired.value, memory_order_acquire);
     int32_t unconsumed = hf_past(attempted, consumed), unretired = hf_past(attempted, retired);
-    int32_t taken = unconsumed > unretired ? unconsumed : unretired;
+    int32_t taken = hf_past(attempted, e->settled);
 
+    if (unconsumed > taken)
+        taken = unconsumed;
+    if (unretired > taken)
+        taken = unretired;
     return taken >= 0 && (uint32_t)taken <= r->geometry.slots ? r->geometry.slots - (uint32_t)taken : 0;
 }
 
