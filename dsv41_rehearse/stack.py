@@ -24,6 +24,7 @@ from dsv41_rehearse.proc import alive
 
 READY_S: Final = 20.0
 END_S: Final = 5.0
+MAX_SOCKET_PATH_BYTES: Final = 107
 LOG_TAIL: Final = 5  # lines of a log that an error shows
 _PARENT_GONE: Final = 117  # exit status of a child whose parent died before it could ask for the signal
 
@@ -91,6 +92,9 @@ class Stack:
 
     def __enter__(self) -> Stack:
         self.directory = Path(tempfile.mkdtemp(prefix="dsv41-rehearse-"))
+        if len(bytes(self.socket)) > MAX_SOCKET_PATH_BYTES:
+            self.end()
+            raise StackError(f"{self.socket} is too long for a Unix socket: set TMPDIR to a shorter path")
         return self
 
     def __exit__(

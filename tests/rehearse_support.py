@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +30,8 @@ class Rehearsal:
 
     def __init__(self, directory: Path, command: str, *arguments: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.scratch = directory / "scratch"
-        self.scratch.mkdir(exist_ok=True)
+        # Not below pytest's directory: a Unix socket's path is short.
+        self.scratch = Path(tempfile.mkdtemp(prefix="dsv41-"))
         self.json = directory / "report.json"
         self.log = directory / "rehearse.log"
         with self.log.open("wb") as log:
@@ -65,6 +67,10 @@ class Rehearsal:
             self.process.kill()
         self.process.wait()
 
+    def left(self) -> list[Path]:
+        """Return what it left in its temporary directory."""
+        return list(self.scratch.iterdir())
+
 
 @contextmanager
 def rehearsal(directory: Path, command: str, *arguments: str) -> Iterator[Rehearsal]:
@@ -74,12 +80,15 @@ def rehearsal(directory: Path, command: str, *arguments: str) -> Iterator[Rehear
         yield started
     finally:
         started.kill()
+        shutil.rmtree(started.scratch)
 
 
 def run(directory: Path, command: str, *arguments: str) -> dict[str, Any]:
     """Run a rehearsal to its end, which has to be 0; return its report."""
     with rehearsal(directory, command, *arguments) as started:
-        return started.report()
+        report = started.report()
+        assert started.left() == []
+        return report
 
 
 def wait_until(what: Callable[[], bool], timeout_s: float = WAIT_S, *, why: str = "") -> None:

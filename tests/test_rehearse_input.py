@@ -121,6 +121,12 @@ def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
     refused(tmp_path, "run", "--socket", "/tmp/" + "x" * 200, says="socket", status=1)
 
 
+def test_a_temporary_directory_that_is_too_deep(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    refused(deep, "demo", says="set TMPDIR to a shorter path", status=1)
+
+
 def test_reports_that_cannot_be_written(tmp_path: Path) -> None:
     for number, (path, says) in enumerate(
         ((tmp_path, "is a directory"), (tmp_path / "no" / "where.json", "no directory"))

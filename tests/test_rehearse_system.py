@@ -55,7 +55,6 @@ def test_a_small_demo_and_its_report(tmp_path: Path) -> None:
     assert report["left_over"] == []
     assert report["events"]["preempted"] > 0
     assert gone(report["daemon_pids"])
-    assert list((tmp_path / "scratch").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -125,7 +124,7 @@ def test_the_counter_wraps(tmp_path: Path) -> None:
 def test_keep_leaves_everything_for_inspection(tmp_path: Path) -> None:
     with rehearsal(tmp_path, "demo", "--keep", "--requests", "1", "--length", "200", *QUICK) as kept:
         report = kept.report()
-        [directory] = list(kept.scratch.iterdir())
+        [directory] = kept.left()
         assert {path.name for path in directory.iterdir()} >= {"daemon.log", "worker.log", "engine.sock", "audit"}
         pids = [int(word) for word in kept.said().partition("the processes ")[2].partition("\n")[0].split()]
         try:
@@ -143,11 +142,11 @@ def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> Non
         wait_until(lambda: "daemon pid" in started.said(), why=started.said())
         pids = children(started.process.pid)
         assert len(pids) == 2
-        wait_until(lambda: any((directory / "audit").exists() for directory in started.scratch.iterdir()))
+        wait_until(lambda: any((directory / "audit").exists() for directory in started.left()))
         started.signal(number)
         assert started.end() == 130, started.said()
         assert gone(pids)
-        assert list(started.scratch.iterdir()) == []
+        assert started.left() == []
         assert "Traceback" not in started.said()
 
 
@@ -195,7 +194,7 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
 def test_requests_that_come_after_a_pause(tmp_path: Path) -> None:
     text = tmp_path / "short.txt"
     text.write_text("ab" * 32)
-    report = run(tmp_path / "run", "demo", "--text", str(text), "--requests", "20", "--arrival-steps", "38")
+    report = run(tmp_path, "demo", "--text", str(text), "--requests", "20", "--arrival-steps", "38")
     assert report["requests_completed"] == 20
     assert report["wrong_rows"] == report["wrong_drafts"] == 0
     assert report["accepted_per_step"] > 3
