@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hostflag import logging
+from proxyd._daemon import lib
 from proxyd.errors import StartError
 from proxyd.server import Server
 from proxyd.settings import parse
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(settings: Settings) -> int:
     _allow_locking()
+    if lib.hfd_heap_bound() < 0:
+        structlog.get_logger().debug("this C library's heap has no bound", pid=os.getpid())
     try:
         server = Server(settings)
     except StartError as fault:
