@@ -90,7 +90,7 @@ def test_prefill_of_everybody_at_once_gets_over(tmp_path: Path, requests: int) -
     audit = tmp_path / "audit"
     report = run(
         tmp_path, "demo", "--drafter", "mock", "--requests", str(requests), "--concurrency", str(requests), "--uniform",
-        "--prompt", "128", "--prefill-rows", "128", "--length", "224", "--arrival-steps", "0", "--preempt-every", "0",
+        "--prompt", "128", "--prefill-rows", "128", "--length", "640", "--arrival-steps", "0", "--preempt-every", "0",
         "--audit", str(audit),
     )  # fmt: skip
     assert report["requests_completed"] == requests
@@ -107,7 +107,7 @@ def test_prefill_of_everybody_at_once_gets_over(tmp_path: Path, requests: int) -
     assert len(prompt) == requests
     for slot, positions in prompt.items():
         assert set(range(128)) <= positions, f"slot {slot}: its context is not whole"
-        assert drafted[slot] >= 40, f"slot {slot}: target-only for too long"
+        assert drafted[slot] >= 40, f"slot {slot}: as good as target-only for ever"
 
 
 def test_the_counter_wraps(tmp_path: Path) -> None:
