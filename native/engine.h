@@ -111,9 +111,6 @@ int hfe_round_table(const struct hfe_session *e, uint32_t round, struct hf_round
 /* The ids of a consumed drafting round that is still in its slot, for tests: those the stream copied where the verdict is
    HF_OK; else junk that may still change. Returns how many (n_requests * drafts), or -ESTALE, -EAGAIN, -ENOBUFS. */
 int hfe_drafts(const struct hfe_session *e, uint32_t round, int64_t *ids, uint32_t capacity);
-/* The request table of a round that is still in its slot, as it was submitted. Engine thread. Returns how many requests,
-   or -ESTALE, -ENOBUFS. */
-int hfe_requests(const struct hfe_session *e, uint32_t round, struct hf_request *requests, uint32_t capacity);
 /* The record of a finished round, from the flight recorder. 0, or -ESTALE where it is not there (any more). */
 int hfe_record(const struct hfe_session *e, uint32_t round, struct hf_record *ret_record);
 /* Books what has finished since the last call into hf_stats and the recorder. Engine thread. Returns how many. */

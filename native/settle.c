@@ -56,18 +56,6 @@ int hfe_drafts(const struct hfe_session *e, uint32_t round, int64_t *ids, uint32
     return (int)n;
 }
 
-int hfe_requests(const struct hfe_session *e, uint32_t round, struct hf_request *requests, uint32_t capacity)
-{
-    struct hf_round *slot = hf_round_of(&e->region, round);
-
-    if (!is_ours(e, round) || slot->round != round)
-        return -ESTALE;
-    if (slot->n_requests > capacity)
-        return -ENOBUFS;
-    memcpy(requests, hf_requests_of(slot), slot->n_requests * sizeof(*requests));
-    return (int)slot->n_requests;
-}
-
 /* The daemon's times, unless it may still be writing them: a verdict of its own is behind them, and so is retired. */
 static void take_timing(const struct hfe_session *e, uint32_t t, int verdict, struct hf_record *record)
 {
