@@ -160,6 +160,7 @@ class Engine:
             flight = self._unsettled[0]
             if not self._device.stream.reached(flight.taken_marker):
                 return
+            # Soon its results would make room for a later step's; a context-only round may then still be open.
             must = self._step - flight.step >= STEPS_KEPT - IN_FLIGHT
             if not self._session.decided(flight.rounds) and not must:
                 return

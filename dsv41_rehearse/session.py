@@ -30,7 +30,7 @@ _ROUNDS: Final = 1 << 32
 
 @dataclass(frozen=True)
 class Submission:
-    """What a submit did: the drafting round (None: target-only step), why none, rows shipped, every round it put, how long it took."""
+    """What a submit did. ``drafting``: the drafting round, None for a target-only step, then ``skip`` says why."""
 
     drafting: int | None
     skip: str
@@ -45,7 +45,7 @@ class EngineSession:
     def __init__(
         self,
         scenario: Scenario,
-        stream: Any,
+        stream: engine_shim.SoftStream,
         device: Device,
         socket: Path,
         *,
