@@ -17,7 +17,7 @@ from proxyd.events import READ, Events
 from proxyd.http import MAX_CLIENTS, MAX_REQUEST_BYTES, HttpServer
 
 
-BIG = b"x" * 4_000_000  # more than a loopback connection buffers
+BIG = b"x" * 16_000_000  # more than a connection buffers whose reader allows little
 
 
 class Running:
@@ -56,6 +56,14 @@ class Running:
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, timeout=30)
+
+    def connect_narrow(self) -> socket.socket:
+        """Connect with a small receive buffer: what is not read soon stays with the server."""
+        client = socket.socket()
+        client.settimeout(30)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(self.address)
+        return client
 
     def _run(self) -> None:
         while not self._stopped:
@@ -124,7 +132,7 @@ def test_a_page_that_fails_is_reported(running: Running) -> None:
 
 
 def test_a_large_page_arrives_whole_at_a_slow_reader(running: Running) -> None:
-    with running.connect() as slow:
+    with running.connect_narrow() as slow:
         slow.sendall(b"GET /big HTTP/1.1\r\n\r\n")
         assert running.ask(b"GET /metrics HTTP/1.1\r\n\r\n").endswith(b"one 1\n")
         assert read_all(slow).endswith(BIG)
@@ -150,7 +158,7 @@ def test_a_silent_client_is_dropped(running: Running, monkeypatch: pytest.Monkey
 
 def test_a_client_that_never_reads_is_dropped(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.05)
-    with running.connect() as stuck:
+    with running.connect_narrow() as stuck:
         stuck.sendall(b"GET /big HTTP/1.1\r\n\r\n")
         while running.served < 1 or running.server.clients:
             time.sleep(0.01)
