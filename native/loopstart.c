@@ -100,6 +100,8 @@ static int start_thread(struct hfd_loop *l)
         r = pthread_create(&l->thread, &attributes, hfd_loop_main, l);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
+    if (r == 0)
+        pthread_setname_np(l->thread, "hfd-round");
     pthread_attr_destroy(&attributes);
     return -r;
 }

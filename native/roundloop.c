@@ -212,7 +212,6 @@ void *hfd_loop_main(void *loop)
 {
     struct hfd_loop *l = loop;
 
-    pthread_setname_np(pthread_self(), "hfd-round");
     atomic_store_explicit(&l->precise_error, hf_nap_precise(), memory_order_relaxed);
     run(l);
     let_go(l);
