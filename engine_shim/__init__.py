@@ -19,12 +19,16 @@ from engine_shim.errors import (
     StreamStuck,
     SubmitFailed,
 )
+from engine_shim.mode import Mode
 from engine_shim.options import SessionOptions
 from engine_shim.record import RoundRecord, RoundTable, RoundTiming, ShippedRequest
 from engine_shim.session import Session
+from engine_shim.shim import Shim
+from engine_shim.shimoptions import ShimOptions
+from engine_shim.shimstatus import Recoveries, RegionCounts, ShimStatus
 from engine_shim.softstream import SoftStream
 from engine_shim.status import SessionStatus
-from engine_shim.ticket import Ticket
+from engine_shim.ticket import RoundRef, Ticket
 
 
 __all__ = [
@@ -33,14 +37,21 @@ __all__ = [
     "ConnectionRefusedByDaemon",
     "DaemonUnreachable",
     "HandshakeFailed",
+    "Mode",
+    "Recoveries",
+    "RegionCounts",
     "RoundRecord",
+    "RoundRef",
     "RoundTable",
     "RoundTiming",
     "Session",
     "SessionClosed",
     "SessionOptions",
     "SessionStatus",
+    "Shim",
     "ShimError",
+    "ShimOptions",
+    "ShimStatus",
     "ShippedRequest",
     "SoftStream",
     "StreamFault",

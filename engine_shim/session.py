@@ -77,7 +77,7 @@ class Session:
         Whatever the ticket says, ``drafts_out`` will hold legal ids. Raises SubmitFailed.
         """
         result = self._submit(self._open(), batch.c, self._ticket)
-        return ticket_of(self._ticket_buffer) if result == 0 else self._to_ticket(result)
+        return ticket_of(self._ticket_buffer, self.id) if result == 0 else self._to_ticket(result)
 
     def flush(self) -> Ticket:
         """Ship prefill rows that wait for the ring, without a batch: for an engine that has nothing to do."""
@@ -190,7 +190,7 @@ class Session:
             if error == errno.EINVAL:
                 raise SubmitFailed(error, "the batch does not fit the session's geometry, or lacks an array")
             raise SubmitFailed(error, "a stream operation failed, the session is lost")
-        return ticket_of(self._ticket_buffer)
+        return ticket_of(self._ticket_buffer, self.id)
 
 
 def _no_round(round_: int, result: int) -> str:

@@ -28,7 +28,7 @@ def test_a_round_reaches_the_region_bit_for_bit_and_its_reply_the_device(short_d
         batch = session.batch()
         out = device.fill(batch, THREE)
         ticket = session.submit(batch)
-        assert tuple(ticket) == (1, Skip.NONE, 0, 1, 8, 0)
+        assert tuple(ticket) == (1, Skip.NONE, 0, 1, 8, 0, session.id)
         assert ticket.rounds == [1]
         daemon.hand.see(1)
         shipped = daemon.hand.shipped(1)
