@@ -72,7 +72,7 @@ DAEMON: Final = Module(
     ("hostflag.h", "wire.h", "histogram.h", "roundloop.h", "zmqtransport.h", "heap.h"),
     (
         *(*REGION, "nap.c", "histogram.c", "eventring.c", "roundwire.c", "zmqlib.c", "zmqincoming.c", "zmqtransport.c"),
-        *("link.c", "round.c", "roundloop.c", "loopstart.c", "loopcontrol.c", "heap.c"),
+        *("link.c", "round.c", "breaker.c", "roundloop.c", "loopstart.c", "loopcontrol.c", "heap.c"),
     ),
 )
 STANDIN: Final = Module("dsv41_rehearse._standin", ("standin.h",), ("standin.c",))

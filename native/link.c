@@ -150,6 +150,8 @@ static void take_answer(struct hfd_loop *l, enum hfd_link_state state, const uns
     set_state(l, state);
     if (state == HFD_LINK_REFUSED)
         HFD_COUNT(l, refusals, 1);
+    else
+        hfd_breaker_meet(l, body, bytes);
     hfd_loop_say(l, &event);
 }
 

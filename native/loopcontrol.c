@@ -113,6 +113,7 @@ void hfd_loop_status(const struct hfd_loop *l, struct hfd_status *ret_status)
         .phase = atomic_load_explicit(&l->shown_phase, memory_order_relaxed),
         .done = atomic_load_explicit(&l->shown_done, memory_order_relaxed),
         .stopped = atomic_load_explicit(&l->stopped, memory_order_acquire),
+        .breaker = atomic_load_explicit(&l->shown_breaker, memory_order_relaxed),
         .lock_error = l->lock_error,
         .precise_error = atomic_load_explicit(&l->precise_error, memory_order_relaxed),
         .up_ns = atomic_load_explicit(&l->up_ns, memory_order_relaxed),

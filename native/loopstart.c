@@ -21,6 +21,8 @@ static const char *config_fault(const struct hfd_config *c)
         return "nap_ns must be from 1 ns to 10 ms";
     if (c->open_limit_ns == 0 || (c->ping_ns != 0 && c->ping_limit_ns == 0))
         return "open_limit_ns and ping_limit_ns must not be 0";
+    if (c->breaker_failures && (c->breaker_cool_ns == 0 || c->breaker_cool_ns > HFD_BREAKER_MOST_NS))
+        return "breaker_cool_ns must be from 1 ns to 4 s";
     return NULL;
 }
 
@@ -45,6 +47,7 @@ static struct hfd_loop *new_loop(const struct hfd_config *c)
     l->config = *c;
     l->done = c->base;
     atomic_store_explicit(&l->shown_done, c->base, memory_order_relaxed);
+    hfd_breaker_init(l);
     hf_nap_init(&l->nap, c->spin_ns, c->nap_ns);
     l->ended_fd = -1;
     l->command_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -71,6 +74,10 @@ static int take_base(struct hfd_loop *l, const char **ret_reason)
         *ret_reason = "submitted is not at the base round";
     else if (atomic_load_explicit(&r->engine->consumed.value, memory_order_acquire) != base)
         *ret_reason = "consumed is not at the base round: the region is not quiescent";
+    else if (atomic_load_explicit(&r->engine->gathered.value, memory_order_acquire) != base)
+        *ret_reason = "gathered is not at the base round: the region is not quiescent";
+    else if (hf_past(atomic_load_explicit(&r->daemon->retired.value, memory_order_acquire), base) > 0)
+        *ret_reason = "retired is past the base round";
     else if (hf_past(atomic_load_explicit(&r->shared->released.value, memory_order_acquire), base) > 0)
         *ret_reason = "released is past the base round";
     if (*ret_reason)

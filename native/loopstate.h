@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The round loop from inside. roundloop.c: the thread and its waits; round.c: one round; link.c: the worker's link;
- * loopstart.c, loopcontrol.c: what the control plane calls. Everything here belongs to the loop's thread but what says otherwise.
+ * breaker.c: a failing worker is left alone; loopstart.c, loopcontrol.c: what the control plane calls. Everything here belongs to the loop's thread but what says otherwise.
  */
 #ifndef LOOPSTATE_H
 #define LOOPSTATE_H
 
+#include "breaker.h"
 #include "eventring.h"
 #include "roundloop.h"
 #include "roundwire.h"
@@ -79,7 +80,7 @@ struct hfd_loop {
     struct hfd_event_ring events;
     _Atomic uint64_t counters[HFD_COUNTER_WORDS];
     struct hfd_histogram histograms[HFD_HISTOGRAM_MAX];
-    _Atomic uint32_t shown_link, shown_phase, shown_done, stopped;
+    _Atomic uint32_t shown_link, shown_breaker, shown_phase, shown_done, stopped;
     _Atomic int precise_error;
     _Atomic uint64_t up_ns;
 
@@ -91,6 +92,7 @@ struct hfd_loop {
     uint64_t beat_ns; /* the last beat */
     struct hf_nap nap;
     struct hfd_link link;
+    struct hfd_breaker breaker;
     struct hfd_flight flight;
     struct hfd_wire wire;
 };

@@ -158,6 +158,8 @@ static enum hf_verdict carry(struct hfd_loop *l)
     fault = hfd_wire_build(&l->wire);
     if (fault)
         return bad_gather(l, fault);
+    if (!hfd_breaker_admits(l))
+        return HF_BREAKER;
     timing->send_ns = hf_now_ns();
     deadline = timing->send_ns + l->config.network_timeout_ns;
     l->flight.waiting = true;
@@ -261,6 +263,8 @@ void hfd_round_run(struct hfd_loop *l, uint32_t t)
         return;
     l->flight = (struct hfd_flight){.timing = {.round = t, .seen_ns = seen}};
     verdict = carry(l);
+    if (l->flight.waiting)
+        hfd_breaker_book(l, verdict);
     l->flight.waiting = false;
     /* Stopped, the round in hand still ends. Lost or gone, nothing is written any more. */
     if (l->end == HFD_END_NOT || l->end == HFD_END_STOP)

@@ -14,7 +14,8 @@
 void hfd_loop_say(struct hfd_loop *l, const struct hfd_event *event)
 {
     bool can_be_missed = event->kind == HFD_EVENT_LINK_UP || event->kind == HFD_EVENT_LINK_DOWN ||
-                         event->kind == HFD_EVENT_LINK_REFUSED;
+                         event->kind == HFD_EVENT_LINK_REFUSED || event->kind == HFD_EVENT_BREAKER_OPEN ||
+                         event->kind == HFD_EVENT_BREAKER_PROBE || event->kind == HFD_EVENT_BREAKER_CLOSED;
 
     if ((can_be_missed && hfd_events_room(&l->events) <= HFD_EVENTS_KEPT) || !hfd_events_put(&l->events, event)) {
         HFD_COUNT(l, events_dropped, 1);

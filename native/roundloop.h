@@ -13,7 +13,8 @@
  * LINK_RETURNED: the loop will never touch that transport or its sockets again, the giver may close them. Where the loop
  * gave it back because the link was no good (timeout, silence, flood, terminated context), LINK_WANTED follows: give a
  * new one. While the loop has no link that is up, gathered rounds end HF_DISCONNECTED at once (HF_REFUSED where the worker
- * refused the session). The loop starts without a link: give it one.
+ * refused the session). The loop starts without a link: give it one. While the breaker is open, rounds that could be sent
+ * end HF_BREAKER at once, but for one probe after each cool-down.
  *
  * End of a loop: by hfd_loop_stop, or by itself (LOST, ENGINE_GONE, FAULT). In either case: LINK_RETURNED if it had a
  * link, region unmapped, socket closed - in this order - then STOPPED, the last event. Then join and free.
@@ -41,7 +42,15 @@ struct hfd_config {
     uint32_t base;               /* the counter goes on: the session's first round is base + 1 */
     int socket;                  /* a duplicate of the session's socket. The loop's, once started: it closes it last. -1: none */
     int event_fd;                /* an eventfd: 1 is added whenever an event was queued. The caller's; open until joined. -1: none */
-    uint32_t reserved;
+    uint32_t breaker_failures;   /* so many rounds in a row that failed (no reply in time, a bad one) open the breaker; 0: never */
+    uint64_t breaker_cool_ns;    /* the first cool-down; doubled, up to 4 s, by each probe that fails */
+};
+
+enum hfd_breaker_state {
+    HFD_BREAKER_CLOSED,
+    HFD_BREAKER_OPEN,      /* rounds end HF_BREAKER at once */
+    HFD_BREAKER_HALF_OPEN, /* one round is with the worker: its end decides */
+    HFD_BREAKER_STATE_MAX
 };
 
 enum hfd_link_state {
@@ -60,6 +69,9 @@ enum hfd_event_kind {
     HFD_EVENT_LINK_REFUSED,  /* body: of the worker's REFUSED (JSON, not checked). Also where the link was up */
     HFD_EVENT_LINK_RETURNED, /* tag, reason: that link's sockets are the giver's again */
     HFD_EVENT_LINK_WANTED,   /* reason: give a new link. At most one until a link is given */
+    HFD_EVENT_BREAKER_OPEN,  /* reason. Also where a probe failed */
+    HFD_EVENT_BREAKER_PROBE, /* one round goes through */
+    HFD_EVENT_BREAKER_CLOSED, /* reason */
     HFD_EVENT_BAD_GATHER,    /* reason: what the GPU wrote does not fit (first time only; see counters.bad_gathers) */
     HFD_EVENT_LOST,          /* the engine gave this session up: it set the lost word */
     HFD_EVENT_ENGINE_GONE,   /* POLLHUP: the engine closed its end of the socket, or died */
@@ -81,6 +93,7 @@ struct hfd_status {
     uint32_t phase;      /* enum hf_phase, as the region says; GONE once the loop is over */
     uint32_t done;       /* the last round that was retired, the base before the first */
     uint32_t stopped;    /* 1: the thread has let go of everything */
+    uint32_t breaker;    /* enum hfd_breaker_state */
     int lock_error;      /* 0: the map is locked in memory; else -errno of mlock */
     int precise_error;   /* 0: the thread's timer slack is 1 ns; else -errno of prctl */
     uint64_t up_ns;      /* CLOCK_MONOTONIC when the link came up; 0 while it is not */
@@ -110,8 +123,10 @@ struct hfd_counters {
     uint64_t link_downs;      /* a link that was up is not any more */
     uint64_t links_taken, links_returned, links_wanted;
     uint64_t opens, refusals, unknown_sessions, pings, pongs;
+    uint64_t worker_changes;  /* OPENED came, of another worker than the one before */
+    uint64_t breaker_opens, breaker_probes;
     uint64_t beats;
-    uint64_t events_dropped;  /* LINK_UP, _DOWN, _REFUSED that found the queue full: see hfd_loop_status */
+    uint64_t events_dropped;  /* LINK_UP, _DOWN, _REFUSED, BREAKER that found the queue full: see hfd_loop_status */
 };
 
 enum hfd_histogram_id {

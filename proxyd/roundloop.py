@@ -27,6 +27,14 @@ class LinkState(enum.IntEnum):
     REFUSED = lib.HFD_LINK_REFUSED
 
 
+class BreakerState(enum.IntEnum):
+    """``enum hfd_breaker_state``."""
+
+    CLOSED = lib.HFD_BREAKER_CLOSED
+    OPEN = lib.HFD_BREAKER_OPEN
+    HALF_OPEN = lib.HFD_BREAKER_HALF_OPEN
+
+
 class EventKind(enum.IntEnum):
     """``enum hfd_event_kind``."""
 
@@ -35,6 +43,9 @@ class EventKind(enum.IntEnum):
     LINK_REFUSED = lib.HFD_EVENT_LINK_REFUSED
     LINK_RETURNED = lib.HFD_EVENT_LINK_RETURNED
     LINK_WANTED = lib.HFD_EVENT_LINK_WANTED
+    BREAKER_OPEN = lib.HFD_EVENT_BREAKER_OPEN
+    BREAKER_PROBE = lib.HFD_EVENT_BREAKER_PROBE
+    BREAKER_CLOSED = lib.HFD_EVENT_BREAKER_CLOSED
     BAD_GATHER = lib.HFD_EVENT_BAD_GATHER
     LOST = lib.HFD_EVENT_LOST
     ENGINE_GONE = lib.HFD_EVENT_ENGINE_GONE
@@ -65,6 +76,8 @@ class LoopConfig:
     ping_limit_ns: int = 1_000_000_000
     open_limit_ns: int = 2_000_000_000
     reopen_ns: int = 5_000_000_000
+    breaker_failures: int = 3
+    breaker_cool_ns: int = 500_000_000
 
 
 class RoundLoop:
@@ -135,6 +148,9 @@ class RoundLoop:
 
     def link_state(self) -> LinkState:
         return LinkState(self._status().link)
+
+    def breaker_state(self) -> BreakerState:
+        return BreakerState(self._status().breaker)
 
     def counters(self) -> Any:
         """Return a ``struct hfd_counters *`` as of now."""

@@ -143,6 +143,7 @@ def config(**changes: Any) -> LoopConfig:
         "ping_limit_ns": 10 * S,
         "open_limit_ns": 30 * S,
         "reopen_ns": 0,
+        "breaker_failures": 0,
     }
     return LoopConfig(**{**defaults, **changes})
 
