@@ -115,12 +115,6 @@ void hfd_link_open(struct hfd_loop *l)
     (void)send_bytes(l, l->link.open->data, l->link.open->bytes);
 }
 
-void hfd_link_reopen(struct hfd_loop *l)
-{
-    if (usable(l) && l->link.state == HFD_LINK_REFUSED)
-        hfd_link_open(l);
-}
-
 static void take_up(struct hfd_loop *l)
 {
     l->link.down_reason = NULL;

@@ -75,12 +75,6 @@ void hfd_loop_resume(struct hfd_loop *l)
     wake(l);
 }
 
-void hfd_loop_reopen(struct hfd_loop *l)
-{
-    atomic_fetch_or_explicit(&l->command, HFD_COMMAND_REOPEN, memory_order_release);
-    wake(l);
-}
-
 int hfd_loop_stop(struct hfd_loop *l, const void *close, uint32_t close_bytes)
 {
     struct hfd_encoded *message = NULL, *none = NULL;

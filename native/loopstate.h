@@ -29,7 +29,7 @@ struct hfd_given {
     struct hfd_encoded *open;
 };
 
-enum hfd_command { HFD_COMMAND_STOP = 1, HFD_COMMAND_DRAIN = 2, HFD_COMMAND_REOPEN = 4 }; /* bits */
+enum hfd_command { HFD_COMMAND_STOP = 1, HFD_COMMAND_DRAIN = 2 }; /* bits */
 
 /* Why the loop ends. */
 enum hfd_end { HFD_END_NOT, HFD_END_STOP, HFD_END_LOST, HFD_END_GONE, HFD_END_FAULT };
@@ -149,8 +149,6 @@ void hfd_link_settle(struct hfd_loop *l);
 bool hfd_link_up(const struct hfd_loop *l);
 /* Sends OPEN (again). */
 void hfd_link_open(struct hfd_loop *l);
-/* The same where the worker refused. */
-void hfd_link_reopen(struct hfd_loop *l);
 /* The session is over: CLOSE, where there is one to send, then the link is returned. */
 void hfd_link_end(struct hfd_loop *l, const struct hfd_encoded *close);
 

@@ -91,15 +91,10 @@ static void take_commands(struct hfd_loop *l)
     /* Acquire: the CLOSE that was posted before a stop is seen ("close, stop"). */
     uint32_t command = atomic_load_explicit(&l->command, memory_order_acquire);
 
-    if (command & HFD_COMMAND_STOP) {
+    if (command & HFD_COMMAND_STOP)
         end_by(l, HFD_END_STOP);
-        return;
-    }
-    if (command & HFD_COMMAND_REOPEN) {
-        atomic_fetch_and_explicit(&l->command, ~(uint32_t)HFD_COMMAND_REOPEN, memory_order_relaxed);
-        hfd_link_reopen(l);
-    }
-    show_phase(l, command & HFD_COMMAND_DRAIN ? HF_PHASE_DRAINING : HF_PHASE_RUNNING);
+    else
+        show_phase(l, command & HFD_COMMAND_DRAIN ? HF_PHASE_DRAINING : HF_PHASE_RUNNING);
 }
 
 static void take_link(struct hfd_loop *l)

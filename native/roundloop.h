@@ -4,7 +4,7 @@
  * region, its duplicate of the session's socket and, while it has one, the link to the worker. The control plane talks
  * to it by the functions below, which post a command and wake it, and hears from it by events and counters.
  *
- * Threads: hfd_loop_start, _link, _drain, _resume, _reopen, _stop, _join, _free, _event are for one control thread (or callers
+ * Threads: hfd_loop_start, _link, _drain, _resume, _stop, _join, _free, _event are for one control thread (or callers
  * that exclude each other); hfd_loop_status, _counters, _histogram may be called by any thread until hfd_loop_free.
  * No function here blocks but hfd_loop_join.
  *
@@ -38,7 +38,7 @@ struct hfd_config {
     uint64_t ping_ns;            /* at rest, a PING so long after the last word to or from the worker; 0: never */
     uint64_t ping_limit_ns;      /* nothing heard for so long after a PING: the link is returned and wanted anew */
     uint64_t open_limit_ns;      /* the same for OPEN without an answer */
-    uint64_t reopen_ns;          /* so long after REFUSED, OPEN is sent again on the same connection; 0: see hfd_loop_reopen */
+    uint64_t reopen_ns;          /* so long after REFUSED, OPEN is sent again on the same connection; 0: never */
     uint32_t base;               /* the counter goes on: the session's first round is base + 1 */
     int socket;                  /* a duplicate of the session's socket. The loop's, once started: it closes it last. -1: none */
     int event_fd;                /* an eventfd: 1 is added whenever an event was queued. The caller's; open until joined. -1: none */
@@ -151,9 +151,6 @@ int hfd_loop_link(struct hfd_loop *l, struct hfd_transport *transport, uint64_t 
 /* The round in flight ends as it would; every later one HF_DRAINING. The phase word says so to the engine. */
 void hfd_loop_drain(struct hfd_loop *l);
 void hfd_loop_resume(struct hfd_loop *l);
-/* Sends OPEN again on a connection whose worker answered REFUSED; elsewhere it means nothing. The loop reads no JSON: which
-   refusals are worth another try, and when, is the control plane's to say (docs/CONTRACT.md). */
-void hfd_loop_reopen(struct hfd_loop *l);
 /* Ends the loop within milliseconds: a gathered round is released HF_DRAINING, ungathered ones are left to the engine's
    watchdog. close: a whole CLOSE message, copied, sent first as far as that goes without waiting (give the socket a small
    LINGER when you close it, or it may not get out); NULL: none. Again, or after the end: nothing happens. */

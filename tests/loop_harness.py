@@ -98,9 +98,6 @@ class Running:
     def resume(self) -> None:
         lib.hfd_loop_resume(self.loop._loop)
 
-    def reopen(self) -> None:
-        lib.hfd_loop_reopen(self.loop._loop)
-
     def again(self, **changes: Any) -> contextlib.AbstractContextManager[Running]:
         """Run another loop over the same region, with links to the same place."""
         assert self.joined

@@ -12,7 +12,7 @@ from fake_engine import GEOMETRY, SESSION, Ask, FakeEngine, until
 from fake_worker import FakeWorker, fake_worker, reply_to, status_reply
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loop_harness import Running, running
+from loop_harness import MS, Running, running
 
 from hostflag._hostflag import ffi, lib
 from hostflag.messages import Geometry
@@ -33,7 +33,7 @@ def worker() -> Iterator[FakeWorker]:
 
 @pytest.fixture
 def loop(worker: FakeWorker) -> Iterator[Running]:
-    with running(worker) as run:
+    with running(worker, reopen_ns=1 * MS) as run:
         run.up(worker)
         yield run
 
@@ -156,7 +156,6 @@ def test_mutated_replies_never_bring_an_illegal_id(
     assert loop.engine.finish(t) in {Verdict.OK, Verdict.BAD_REPLY, Verdict.REFUSED}
     assert all(0 <= one < GEOMETRY.vocab for one in loop.engine.ids(t, 2))
     if loop.loop.link_state() is LinkState.REFUSED:  # the mutation made it a REFUSED
-        loop.reopen()
         loop.wait_link(LinkState.OPENING)
     if loop.loop.link_state() is LinkState.OPENING:  # or an UNKNOWN_SESSION
         worker.open()
