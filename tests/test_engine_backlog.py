@@ -169,6 +169,31 @@ def test_what_waits_for_an_older_generation_is_dropped(short_dir: Path) -> None:
         assert len(contexts.positions[3, 1]) == 16 - dropped
 
 
+def test_a_place_that_a_submit_frees_it_can_fill_again(short_dir: Path) -> None:
+    """The backlog is full: what the next submit ships makes room for what that same submit has to keep."""
+    with FakeDaemon(short_dir) as daemon, engine(daemon, TIGHT, backlog_rows=16) as (session, stream, device):
+        contexts = Contexts(device)
+        batch = session.batch()
+        device.fill(batch, [Ask(slot, 16, prefill=True) for slot in range(2)])
+        first = session.submit(batch)
+        assert first.rows_deferred == 16, "full"
+        for t in first.rounds:
+            daemon.hand.see(t)
+            contexts.take(daemon.hand, t)
+            daemon.hand.finish(t)
+        device.fill(batch, [Ask(slot, 16, prefill=True) for slot in (2, 3)])
+        second = session.submit(batch)
+        assert second.rows > 0, "some of what waited is on its way"
+        assert second.rows_deferred == 16, "and its place is taken again"
+        daemon.finish_all(contexts.take, first.rounds[-1])
+        flush_all(session, stream)
+        assert contexts.faults == []
+        assert contexts.positions[0, 1] == contexts.positions[1, 1] == list(range(16))
+        kept = len(contexts.positions[2, 1]) + len(contexts.positions[3, 1])
+        assert kept == second.rows + second.rows_deferred - 16
+        assert kept + session.status().rows_left_out == 32
+
+
 def test_without_a_backlog_the_rest_is_left_out_and_counted(short_dir: Path) -> None:
     with FakeDaemon(short_dir) as daemon, engine(daemon, TIGHT, backlog_rows=0) as (session, _, device):
         batch = session.batch()
