@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hostflag.messages import Geometry
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
@@ -16,7 +18,8 @@ class SessionOptions:
     the deadline and the daemon's network timeout + 250; 0 never. ``expiries_limit``: lost after so many expired rounds with
     none finished between; 0 never. ``backlog_rows``: prefill rows that can wait in device memory; None takes a window a
     request. ``realtime``: SCHED_FIFO for the watchdog where it is permitted. ``batched``: write and wait as one operation
-    where the stream has one. ``base``: the last round before the first; not 0 makes the engine bring its own region.
+    where the stream has one. ``stream_limit_ms``: a synchronous submit fails where the stream takes longer to get past its copies.
+    ``base``: the last round before the first; not 0 makes the engine bring its own region.
     """
 
     tick_ms: float = 5.0
@@ -26,7 +29,12 @@ class SessionOptions:
     backlog_rows: int | None = None
     realtime: bool = True
     batched: bool = True
+    stream_limit_ms: float = 10_000.0
     base: int = 0
+
+    def backlog(self, geometry: Geometry) -> int:
+        """Return how many prefill rows can wait."""
+        return geometry.max_requests * geometry.window if self.backlog_rows is None else self.backlog_rows
 
     def beat_limit(self, deadline_ms: float, network_timeout_ms: float) -> float:
         """Return the beat limit in milliseconds for these timings."""

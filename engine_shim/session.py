@@ -7,50 +7,71 @@ import errno
 import os
 import time
 
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from engine_shim import farewell
 from engine_shim._engine import ffi, lib
 from engine_shim.batch import Batch
-from engine_shim.errors import SessionClosed, StreamStuck, SubmitFailed
+from engine_shim.errors import HandshakeFailed, SessionClosed, StreamStuck, SubmitFailed
+from engine_shim.mode import Mode
+from engine_shim.options import SessionOptions
 from engine_shim.record import RoundRecord, RoundTable, record_of, table_of
+from engine_shim.region import Region, text_of
 from engine_shim.softstream import NS, SoftStream
 from engine_shim.status import SessionStatus, status_of
 from engine_shim.ticket import Ticket, ticket_of
 from hostflag.channel import Channel
-from hostflag.messages import FromDaemon, Geometry, Ready, Welcome
+from hostflag.messages import FromDaemon, Ready, Welcome
 from hostflag.region import Word
 from hostflag.verdicts import Loss, Verdict
 
 
+MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTerms:
+    """What a session is to be. ``loss_fd``: an eventfd that is written once it is lost. ``owns_region``: ``close`` closes it too."""
+
+    deadline_ms: float
+    mode: Mode
+    options: SessionOptions
+    owns_region: bool
+    loss_fd: int = -1
+
+
 class Session:
     """
-    An engine rank's session, made by ``engine_shim.connect``. One thread submits; any thread may read.
+    An engine rank's session with one daemon, on a region. One thread submits; any thread may read.
 
     ``id``: the daemon's number for it. ``welcome``: what the daemon said. ``locked``: whether the region is locked in this
     process's memory, else ``lock_reason`` says why not; ``daemon_locked`` and ``daemon_lock_reason`` say it of the daemon.
+    Owns ``channel``. Raises HandshakeFailed where it cannot begin.
     """
 
     def __init__(
         self,
-        handle: Any,
-        *,
+        region: Region,
         channel: Channel[FromDaemon],
-        stream: SoftStream,
-        geometry: Geometry,
+        *,
         welcome: Welcome,
         ready: Ready,
+        stream: SoftStream,
+        terms: SessionTerms,
     ) -> None:
         self.id = int(welcome.session, 16)
         self.welcome = welcome
-        self.geometry = geometry
+        self.geometry = region.geometry
         self.daemon_locked = ready.locked
         self.daemon_lock_reason = ready.lock_reason
-        self._handle: Any = handle
-        self._channel = channel
+        self.region = region
+        self.channel = channel
+        self._owns_region = terms.owns_region
+        self._handle: Any = ffi.gc(_begin(region, channel, welcome, terms), lib.hfe_free)
         self._stream = stream  # must outlive the session
-        self._submit = lib.hfe_submit
+        self._submit = lib.hfe_submit_sync if terms.mode is Mode.SYNC else lib.hfe_submit
         self._ticket: Any = ffi.new("struct hfe_ticket *")
         self._ticket_buffer: Any = ffi.buffer(self._ticket)
         self._last: SessionStatus | None = None
@@ -170,14 +191,36 @@ class Session:
         if self._last is not None:
             return
         until = time.monotonic() + timeout_s
-        last = ffi.new("struct hfe_status *")
-        if lib.hfe_close(self._handle, int(timeout_s * NS), last) < 0:
+        last = self.end(timeout_s)
+        self._handle = None
+        self._last = last
+        if self._owns_region:
+            self.region.close()
+        farewell.say(self.channel, until - time.monotonic(), lost=last.lost)
+
+    def end(self, timeout_s: float) -> SessionStatus:
+        """
+        Return the last status; after this the region is free for another session. Engine thread, or where nobody submits.
+
+        Raises StreamStuck as ``close`` does. Not the whole of ``close``: the socket is the caller's to end.
+        """
+        if lib.hfe_end(self._open(), int(timeout_s * NS)) < 0:
             raise StreamStuck(
                 f"the stream did not get past its rounds within {timeout_s:g} s: the region stays mapped ({self.status()})"
             )
-        self._handle = None
-        self._last = status_of(last)
-        farewell.say(self._channel, until - time.monotonic(), lost=self._last.lost)
+        self.settle()
+        return self.status()
+
+    def reap(self) -> bool:
+        """End a lost session whose stream is past everything. Whether that is so; never waits. Any thread, but only one."""
+        handle = self._open()
+        return bool(lib.hfe_ended(handle)) and bool(lib.hfe_end(handle, 0) == 0)
+
+    def forked(self) -> None:
+        """Drop what a forked child has of it: descriptors. The child has no map and no watchdog."""
+        if self._handle is not None:
+            lib.hfe_forked(self._handle)
+        self.channel.close()
 
     def _open(self) -> Any:
         if self._handle is None:
@@ -191,6 +234,28 @@ class Session:
                 raise SubmitFailed(error, "the batch does not fit the session's geometry, or lacks an array")
             raise SubmitFailed(error, "a stream operation failed, the session is lost")
         return ticket_of(self._ticket_buffer, self.id)
+
+
+def _begin(region: Region, channel: Channel[FromDaemon], welcome: Welcome, terms: SessionTerms) -> Any:
+    options = terms.options
+    config = ffi.new("struct hfe_config *")
+    config.session = int(welcome.session, 16)
+    config.deadline_ns = int(terms.deadline_ms * MS)
+    config.tick_ns = int(options.tick_ms * MS)
+    config.starved_ns = int(options.starved_ms * MS)
+    config.beat_limit_ns = int(options.beat_limit(terms.deadline_ms, welcome.network_timeout_ms) * MS)
+    config.expiries_limit = options.expiries_limit
+    config.socket = channel.fileno()
+    config.loss_fd = terms.loss_fd
+    config.realtime = options.realtime
+    config.unbatched = not options.batched
+    config.stream_limit_ns = int(options.stream_limit_ms * MS)
+    session = ffi.new("struct hfe_session **")
+    reason = ffi.new("const char **")
+    result = lib.hfe_open(region.c, config, session, reason)
+    if result < 0:
+        raise HandshakeFailed(f"the session cannot be opened: {text_of(reason[0])} ({os.strerror(-result)})")
+    return session[0]
 
 
 def _no_round(round_: int, result: int) -> str:

@@ -45,6 +45,7 @@ class Loss(enum.IntEnum):
     EXPIRIES = lib.HF_LOSS_EXPIRIES
     SUBMIT = lib.HF_LOSS_SUBMIT
     CLOSED = lib.HF_LOSS_CLOSED
+    DRAINED = lib.HF_LOSS_DRAINED
 
 
 class Phase(enum.IntEnum):

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 
 _Static_assert(HF_VERDICT_MAX <= 16 && HF_SKIP_MAX <= 16, "struct hfe_status holds 16 of each");
 
@@ -17,26 +18,7 @@ static const char *config_fault(const struct hfe_config *c)
         return "tick_ns must be from 100 us to the deadline";
     if (c->starved_ns == 0)
         return "starved_ns must not be 0";
-    if (c->backlog_rows > 1048576)
-        return "backlog_rows must be at most 1048576";
     return NULL;
-}
-
-static int map_region(struct hfe_session *e, int fd, const char **ret_reason)
-{
-    struct hf_header h;
-    int r;
-
-    r = hf_region_check(fd, &h, ret_reason);
-    if (r < 0)
-        return r;
-    r = hf_region_map(fd, &h, HF_SIDE_ENGINE, &e->region);
-    if (r < 0) {
-        *ret_reason = "the region cannot be mapped";
-        return r;
-    }
-    e->lock_error = hf_region_lock(&e->region);
-    return 0;
 }
 
 /* The counter goes on where it stood; nothing is zeroed, so that a late action of an older session never meets its round
@@ -44,65 +26,31 @@ static int map_region(struct hfe_session *e, int fd, const char **ret_reason)
 static int take_base(struct hfe_session *e, const char **ret_reason)
 {
     const struct hf_region *r = &e->region;
-    uint32_t base = hf_word_load(r, HF_WORD_SUBMITTED);
+    int result = hfe_region_rest(e->owner, &e->base);
 
-    if (hf_word_load(r, HF_WORD_CONSUMED) != base || hf_word_load(r, HF_WORD_GATHERED) != base) {
+    if (result < 0) {
         *ret_reason = "the region is in use: not everything that was submitted is consumed";
-        return -EBUSY;
+        return result;
     }
-    e->base = e->settled = base;
-    atomic_store_explicit(&e->attempted, base, memory_order_relaxed);
-    hf_release(r, base);
-    atomic_store_explicit(&r->engine->lost.value, 0, memory_order_release);
-    hfe_ring_init(&e->ring, r->geometry.ring_bytes, r->geometry.slots, base);
+    e->settled = e->base;
+    atomic_store_explicit(&e->attempted, e->base, memory_order_relaxed);
+    hf_release(r, e->base);
+    hfe_ring_init(&e->ring, r->geometry.ring_bytes, r->geometry.slots, e->base);
     return 0;
 }
 
-static int allocate(struct hfe_session *e, const char **ret_reason)
-{
-    const struct hf_geometry *g = &e->region.geometry;
-    const struct hfe_stream *s = &e->stream;
-    struct hf_ring_span span;
-    int r;
-
-    *ret_reason = "out of device memory for the prefill backlog";
-    r = s->alloc(s->context, (uint64_t)g->max_requests * g->drafts * sizeof(int64_t), (void **)&e->legal);
-    if (r < 0)
-        return r;
-    if (e->config.backlog_rows > 0) {
-        r = s->alloc(s->context, hfe_backlog_bytes(g, e->config.backlog_rows, &span), &e->memory);
-        if (r < 0)
-            return r;
-    }
-    *ret_reason = "out of memory";
-    r = hfe_backlog_init(&e->backlog, g, e->config.backlog_rows, e->memory);
-    if (r < 0)
-        return r;
-    return hfe_plan_init(&e->plan, g, &e->ring, &e->backlog);
-}
-
-/* Everything but the watchdog. Device memory goes back in stream order: copies of it may still be under way. */
+/* Everything but the watchdog. */
 static void release(struct hfe_session *e)
 {
-    const struct hfe_stream *s = &e->stream;
-
-    if (e->soft && e->region.base)
-        hfs_detach(e->soft, &e->region);
-    if (e->legal)
-        s->free(s->context, e->legal);
-    if (e->memory)
-        s->free(s->context, e->memory);
     hfe_plan_done(&e->plan);
     hfe_backlog_done(&e->backlog);
-    hf_region_unmap(&e->region);
     free(e);
 }
 
-static int open_session(int fd, const struct hfe_stream *s, struct hfs_stream *soft, const struct hfe_config *c,
-                        struct hfe_session **ret_session, const char **ret_reason)
+int hfe_open(struct hfe_region *r, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason)
 {
     struct hfe_session *e;
-    int r;
+    int result;
 
     *ret_reason = config_fault(c);
     if (*ret_reason)
@@ -111,45 +59,27 @@ static int open_session(int fd, const struct hfe_stream *s, struct hfs_stream *s
     e = aligned_alloc(HF_LINE, (sizeof(*e) + HF_LINE - 1) / HF_LINE * HF_LINE);
     if (!e)
         return -ENOMEM;
-    *e = (struct hfe_session){.stream = *s, .config = *c};
-    r = map_region(e, fd, ret_reason);
-    if (r < 0)
+    *e = (struct hfe_session){.owner = r, .region = r->map, .stream = r->stream, .config = *c, .lock_error = r->lock_error, .legal = r->legal};
+    result = take_base(e, ret_reason);
+    if (result < 0)
         goto fail;
-    r = take_base(e, ret_reason);
-    if (r < 0)
+    result = hfe_backlog_init(&e->backlog, &e->region.geometry, r->backlog_rows, r->memory);
+    if (result < 0)
         goto fail;
-    r = allocate(e, ret_reason);
-    if (r < 0)
+    result = hfe_plan_init(&e->plan, &e->region.geometry, &e->ring, &e->backlog);
+    if (result < 0)
         goto fail;
-    if (soft) {
-        *ret_reason = "the soft stream cannot serve another region";
-        r = hfs_attach(soft, &e->region);
-        if (r < 0)
-            goto fail;
-        e->soft = soft;
-    }
     *ret_reason = "the watchdog thread cannot be started";
-    r = hfe_watchdog_start(e);
-    if (r < 0)
+    result = hfe_watchdog_start(e);
+    if (result < 0)
         goto fail;
+    atomic_store_explicit(&r->sessions, 1, memory_order_relaxed);
     *ret_reason = NULL;
     *ret_session = e;
     return 0;
 fail:
     release(e);
-    return r;
-}
-
-int hfe_open(int fd, const struct hfe_stream *s, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason)
-{
-    return open_session(fd, s, NULL, c, ret_session, ret_reason);
-}
-
-int hfe_open_soft(int fd, struct hfs_stream *s, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason)
-{
-    struct hfe_stream stream = hfs_as_stream(s);
-
-    return open_session(fd, &stream, s, c, ret_session, ret_reason);
+    return result;
 }
 
 void hfe_give_up(struct hfe_session *e, int loss)
@@ -163,10 +93,18 @@ void hfe_give_up(struct hfe_session *e, int loss)
     /* A daemon that was only stopped reads this when it goes on, and lets go. */
     atomic_store_explicit(&e->region.engine->lost.value, 1, memory_order_release);
     hfe_watchdog_wake(e);
+    if (e->watchdog.loss >= 0)
+        (void)eventfd_write(e->watchdog.loss, 1);
+}
+
+int hfe_ended(const struct hfe_session *e)
+{
+    /* Acquire: pairs with the end of watch. */
+    return (int)atomic_load_explicit(&e->watchdog.ended, memory_order_acquire);
 }
 
 /* First as it is, for half the time: rounds in flight end with the daemon's verdict, or by their deadline. Then given up. */
-int hfe_close(struct hfe_session *e, uint64_t timeout_ns, struct hfe_status *ret_last)
+static int wait_end(struct hfe_session *e, uint64_t timeout_ns)
 {
     int r;
 
@@ -175,17 +113,40 @@ int hfe_close(struct hfe_session *e, uint64_t timeout_ns, struct hfe_status *ret
     r = hfe_fence_half(e);
     if (r < 0)
         return -EBUSY;
-    if (hfe_watchdog_join(e, timeout_ns / 2) < 0) {
-        hfe_give_up(e, HF_LOSS_CLOSED);
-        if (hfe_watchdog_join(e, timeout_ns - timeout_ns / 2) < 0)
-            return -EBUSY;
+    if (hfe_watchdog_join(e, timeout_ns / 2) == 0)
+        return 0;
+    hfe_give_up(e, HF_LOSS_CLOSED);
+    return hfe_watchdog_join(e, timeout_ns - timeout_ns / 2) < 0 ? -EBUSY : 0;
+}
+
+int hfe_end(struct hfe_session *e, uint64_t timeout_ns)
+{
+    int r;
+
+    if (e->over)
+        return 0;
+    if (!hfe_ended(e)) {
+        r = wait_end(e, timeout_ns);
+        if (r < 0)
+            return r;
     }
     hfe_watchdog_done(e);
-    hfe_settle(e);
-    if (ret_last)
-        hfe_status_of(e, ret_last);
-    release(e);
+    e->over = true;
+    /* Release: pairs with hfe_region_rest. */
+    atomic_store_explicit(&e->owner->sessions, 0, memory_order_release);
     return 0;
+}
+
+void hfe_free(struct hfe_session *e)
+{
+    if (e->over)
+        release(e);
+}
+
+void hfe_forked(struct hfe_session *e)
+{
+    if (!e->over)
+        hfe_watchdog_forked(e);
 }
 
 uint32_t hfe_word(const struct hfe_session *e, int id)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's half of a session: submit, watchdog, verdicts. One thread submits; the watchdog is its own thread; any
- * thread may read. Nothing here blocks the submitting thread.
+ * The engine's half: regions that outlive their sessions; of a session submit, watchdog, verdicts. One thread, the engine
+ * thread, submits; the watchdog is its own thread; any thread may read. Nothing here blocks the submitting thread but
+ * hfe_submit_sync.
  */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -68,10 +69,11 @@ struct hfe_config {
     uint64_t starved_ns;      /* no submit when the watchdog's last tick is older */
     uint64_t beat_limit_ns;   /* lost when the beat stood still for this much of the watchdog's own running time; 0: never */
     uint32_t expiries_limit;  /* lost after so many expiries with no round finished between; 0: never */
-    uint32_t backlog_rows;    /* prefill rows that can wait in device memory for the ring */
     int socket;               /* the session's socket, duplicated here: POLLHUP means that the daemon is gone. -1: none */
+    int loss_fd;              /* eventfd, duplicated here: written once, when the session is lost. -1: none */
     int realtime;             /* 1: try SCHED_FIFO for the watchdog */
     int unbatched;            /* 1: write and wait are two operations even where the stream has one for both */
+    uint64_t stream_limit_ns; /* synchronous rounds: the submit fails where the stream takes longer to get past its copies */
 };
 
 /* A snapshot for people; the counters of hf_stats are read through it too. */
@@ -91,14 +93,38 @@ struct hfe_status {
     int lock_error;           /* 0: the region is locked in memory; else -errno of mlock */
 };
 
+struct hfe_region;
+/* Maps the region behind fd (checked here again; the fd stays the caller's) and makes it known to the stream, which must outlive
+   it. Blocks: never on the engine thread. backlog_rows: prefill rows that can wait in device memory for the ring. Returns 0 or
+   -errno, and *ret_reason in a static text. */
+int hfe_region_open_soft(int fd, struct hfs_stream *s, uint32_t backlog_rows, struct hfe_region **ret_region, const char **ret_reason);
+/* The memfd, for ATTACH; it stays the region's. */
+int hfe_region_fd(const struct hfe_region *r);
+/* At rest: no session on it, everything that was submitted is consumed. 0 and *ret_base, the last round; -EBUSY while it is
+   not; -EIO where it never will be, since a submit failed half-way. */
+int hfe_region_rest(const struct hfe_region *r, uint32_t *ret_base);
+int hfe_region_poisoned(const struct hfe_region *r);
+/* The lost word, while no session is on it: 0 before it is offered to a daemon, and only once its last owner is gone; 1 where
+   that daemon is to let go again. */
+void hfe_region_mark(struct hfe_region *r, uint32_t lost);
+/* Words and counters; what is a session's own is 0. */
+void hfe_region_status_of(const struct hfe_region *r, struct hfe_status *ret_status);
+/* Lets the stream forget it, unmaps and frees it. -EBUSY where a session on it is not ended: then nothing is freed. */
+int hfe_region_close(struct hfe_region *r);
+/* In a child after a fork, instead of closing: the child has no map. Closes its copy of the fd. */
+void hfe_region_forked(struct hfe_region *r);
+
 struct hfe_session;
-/* Maps the region behind fd (checked here again), takes its counter as the base, starts the watchdog. s must outlive the
-   session. Returns 0 or -errno, and *ret_reason in a static text. */
-int hfe_open_soft(int fd, struct hfs_stream *s, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason);
+/* Begins a session on a region that is at rest: takes its counter as the base, starts the watchdog. Returns 0 or -errno, and
+   *ret_reason in a static text. */
+int hfe_open(struct hfe_region *r, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason);
 /* Microseconds, or skipped. Engine thread. Returns 0 (see the ticket); -EINVAL where the batch is none (nothing happened);
    another -errno where a stream operation failed: then the session is lost (HF_LOSS_SUBMIT) and its region is never used again.
    Whatever the ticket says, drafts_out (where given) will hold legal ids. */
 int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
+/* The same, but waits: for the stream, for the reply (at most the deadline and two ticks), for its copy to drafts_out. Then the
+   rounds that waited are decided and consumed. For a device whose stream cannot wait for a word. */
+int hfe_submit_sync(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
 /* A submit without a batch: ships what waits for the ring, as context-only rounds. For an engine that has nothing to do. */
 int hfe_flush(struct hfe_session *e, struct hfe_ticket *ret_ticket);
 /* The verdict of a round of this session: HF_OPEN while it has none, -ESTALE where its slot went on. Never blocks. */
@@ -119,14 +145,31 @@ void hfe_status_of(const struct hfe_session *e, struct hfe_status *ret_status);
 uint32_t hfe_word(const struct hfe_session *e, int id);
 /* Gives the session up: no more submits, gathered rounds are released at once. Returns at once. */
 void hfe_give_up(struct hfe_session *e, int loss);
+/* Whether the watchdog of a lost session has ended: hfe_end will not wait then. */
+int hfe_ended(const struct hfe_session *e);
 /* No more submits. Waits until every round is decided and the stream has consumed all it was given (for half of timeout_ns;
-   then it gives the session up, which releases them at once), ends the watchdog, unmaps, frees. *ret_last (may be NULL): the
-   status at the end. -EBUSY, and nothing is freed, where the stream does not get there: the watchdog goes on, and it
-   can be called again. The socket stays the caller's. Nobody may submit meanwhile. */
-int hfe_close(struct hfe_session *e, uint64_t timeout_ns, struct hfe_status *ret_last);
+   then it gives the session up, which releases them at once), and ends the watchdog: the region is another session's to take.
+   -EBUSY, and nothing is ended, where the stream does not get there: the watchdog goes on, and it can be called again. Unless
+   hfe_ended, only where nobody submits. The socket stays the caller's. */
+int hfe_end(struct hfe_session *e, uint64_t timeout_ns);
+/* Frees a session that is ended, and no other: whoever may still be in a call on it keeps it from here. */
+void hfe_free(struct hfe_session *e);
+/* In a child after a fork, instead of ending it: closes the child's copies of its descriptors. There is no watchdog there, and
+   no map: nothing else may be called. */
+void hfe_forked(struct hfe_session *e);
+
+/* Steps without any session. Engine thread. */
+struct hfe_spare;
+int hfe_spare_open_soft(struct hfs_stream *s, const struct hf_geometry *g, struct hfe_spare **ret_spare);
+/* As hfe_submit, for want of a session: no round, legal ids to drafts_out. */
+int hfe_spare_submit(struct hfe_spare *p, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
+/* Steps that were skipped, rows that were left out; words are 0. */
+void hfe_spare_status_of(const struct hfe_spare *p, struct hfe_status *ret_status);
+void hfe_spare_close(struct hfe_spare *p);
 /* cffi:end */
 
 /* The same on any stream. */
-int hfe_open(int fd, const struct hfe_stream *s, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason);
+int hfe_region_open(int fd, const struct hfe_stream *s, uint32_t backlog_rows, struct hfe_region **ret_region, const char **ret_reason);
+int hfe_spare_open(const struct hfe_stream *s, const struct hf_geometry *g, struct hfe_spare **ret_spare);
 
 #endif

@@ -62,7 +62,7 @@ static int gather_from_backlog(struct hfe_session *e, const struct hfe_piece *pi
     return copy(e, ring + span->rows + at * row_bytes, from->rows + piece->from * row_bytes, piece->rows * row_bytes, HFE_COPY_TO_HOST);
 }
 
-static int gather_rows(struct hfe_session *e, const struct hfe_batch *b, const struct hfe_planned *round)
+static int gather_pieces(struct hfe_session *e, const struct hfe_batch *b, const struct hfe_planned *round)
 {
     unsigned char *ring = e->region.base + e->region.layout.rows + round->ring_offset;
     struct hf_ring_span span;
@@ -104,6 +104,13 @@ static int gather_header(struct hfe_session *e, const struct hfe_batch *b, const
     return copy(e, slot + l->next_prefill, b->next_prefill, g->state_slots * sizeof(int32_t), HFE_COPY_TO_HOST);
 }
 
+int hfe_gather_rows(struct hfe_session *e, const struct hfe_batch *b, const struct hfe_planned *round, uint32_t t)
+{
+    int r = gather_header(e, b, round, t);
+
+    return r < 0 ? r : gather_pieces(e, b, round);
+}
+
 /* gathered := t, and where drafts are wanted a wait for released >= t. */
 static int park(struct hfe_session *e, uint32_t t, bool wait)
 {
@@ -127,7 +134,7 @@ static int park(struct hfe_session *e, uint32_t t, bool wait)
     return s->wait32(s->context, released, t);
 }
 
-static int take_reply(struct hfe_session *e, const struct hfe_batch *b, uint32_t t)
+int hfe_gather_reply(struct hfe_session *e, const struct hfe_batch *b, uint32_t t)
 {
     uint64_t bytes = (uint64_t)b->n_requests * e->region.geometry.drafts * sizeof(int64_t);
 
@@ -139,17 +146,14 @@ int hfe_gather_round(struct hfe_session *e, const struct hfe_batch *b, const str
     bool waits = !(round->flags & HF_ROUND_CONTEXT_ONLY);
     int r;
 
-    r = gather_header(e, b, round, t);
-    if (r < 0)
-        return r;
-    r = gather_rows(e, b, round);
+    r = hfe_gather_rows(e, b, round, t);
     if (r < 0)
         return r;
     r = park(e, t, waits);
     if (r < 0)
         return r;
     if (waits) {
-        r = take_reply(e, b, t);
+        r = hfe_gather_reply(e, b, t);
         if (r < 0)
             return r;
     }

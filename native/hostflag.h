@@ -93,6 +93,7 @@ enum hf_loss {
     HF_LOSS_EXPIRIES, /* three expiries with no round finished between them */
     HF_LOSS_SUBMIT,   /* a stream operation failed in the middle of a submit */
     HF_LOSS_CLOSED,   /* the engine closed it */
+    HF_LOSS_DRAINED,  /* planned: the daemon said that it drains or goes, then it was gone */
     HF_LOSS_MAX
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session, inside. Three kinds of fields: fixed once open, the engine thread's own, and words that the watchdog and
- * other threads read and write.
+ * A region and a session on it, inside. Of a session there are three kinds of fields: fixed once open, the engine thread's own,
+ * and words that the watchdog and other threads read and write.
  */
 #ifndef SESSION_H
 #define SESSION_H
@@ -12,24 +12,39 @@
 #include "ring.h"
 #include "watchdog.h"
 
+/* Outlives its sessions: what the stream may touch of it stays where it is for as long as the engine lives. */
+struct hfe_region {
+    struct hf_region map;
+    struct hfe_stream stream;
+    int fd; /* of the memfd: to hand it to a daemon that adopts it */
+    int lock_error;
+    bool kept; /* the stream was told of it */
+    void *memory;   /* device memory: the backlog */
+    int64_t *legal; /* device memory: ids that are legal and stay so, for steps without a round */
+    uint32_t backlog_rows;
+    _Atomic uint32_t sessions; /* 1: one that is not ended is on it */
+    _Atomic uint32_t poisoned; /* 1: a submit failed half-way: it is never used again */
+};
+
 struct hfe_session {
     /* fixed */
+    struct hfe_region *owner;
     struct hf_region region;
     struct hfe_stream stream;
-    struct hfs_stream *soft; /* the stream, where it is a soft one */
     struct hfe_config config;
     uint32_t base; /* the last round before this session */
     int lock_error;
-    void *memory;   /* device memory: the backlog */
-    int64_t *legal; /* device memory: ids that are legal and stay so, for steps without a round */
+    const int64_t *legal;
 
     /* the engine thread's */
     struct hfe_ring ring;
     struct hfe_backlog backlog;
     struct hfe_plan plan;
     uint32_t settled;
-    bool half;   /* a submit failed half-way: the region is never used again */
+    bool half;   /* a submit failed half-way */
     bool fenced; /* and yet the stream will say when it is past what was enqueued */
+    bool sync;   /* the submit under way waits for its rounds */
+    bool over;   /* whoever ended it: the watchdog is gone */
 
     /* words */
     _Atomic uint32_t bracket;   /* 1: a submit is under way */
@@ -60,6 +75,8 @@ static inline uint32_t hfe_lost(const struct hfe_session *e)
     return atomic_load_explicit(&e->lost, memory_order_seq_cst);
 }
 
+/* The words and counters of a region into a status (settle.c). */
+void hfe_status_words(const struct hf_region *r, struct hfe_status *ret_status);
 /* Enqueues the end of a half-submitted round, if there is one and that could not be done before. 0 or -errno. */
 int hfe_fence_half(struct hfe_session *e);
 

@@ -130,35 +130,40 @@ int hfe_record(const struct hfe_session *e, uint32_t round, struct hf_record *re
     return ret_record->round == round ? 0 : -ESTALE;
 }
 
+void hfe_status_words(const struct hf_region *r, struct hfe_status *ret_status)
+{
+    const struct hf_stats *stats = r->stats;
+    struct hfe_status *s = ret_status;
+
+    s->submitted = hf_word_load(r, HF_WORD_SUBMITTED);
+    s->gathered = hf_word_load(r, HF_WORD_GATHERED);
+    s->consumed = hf_word_load(r, HF_WORD_CONSUMED);
+    s->released = hf_word_load(r, HF_WORD_RELEASED);
+    s->retired = hf_word_load(r, HF_WORD_RETIRED);
+    s->phase = hf_word_load(r, HF_WORD_PHASE);
+    s->in_flight = s->submitted - s->consumed;
+    s->context_only = atomic_load_explicit(&stats->context_only, memory_order_relaxed);
+    s->rows_shipped = atomic_load_explicit(&stats->rows_shipped, memory_order_relaxed);
+    s->rows_deferred = atomic_load_explicit(&stats->rows_deferred, memory_order_relaxed);
+    s->rows_left_out = atomic_load_explicit(&stats->rows_left_out, memory_order_relaxed);
+    for (int i = 0; i < HF_VERDICT_MAX; i++)
+        s->rounds[i] = atomic_load_explicit(&stats->rounds[i], memory_order_relaxed);
+    for (int i = 0; i < HF_SKIP_MAX; i++)
+        s->skipped[i] = atomic_load_explicit(&stats->skipped[i], memory_order_relaxed);
+}
+
 void hfe_status_of(const struct hfe_session *e, struct hfe_status *ret_status)
 {
-    const struct hf_region *r = &e->region;
-    const struct hf_stats *stats = r->stats;
     const struct hfe_watchdog *w = &e->watchdog;
-    struct hfe_status s = {
-        .submitted = submitted_of(e),
-        .gathered = hf_word_load(r, HF_WORD_GATHERED),
-        .consumed = hf_word_load(r, HF_WORD_CONSUMED),
-        .released = hf_word_load(r, HF_WORD_RELEASED),
-        .retired = hf_word_load(r, HF_WORD_RETIRED),
-        .phase = hf_word_load(r, HF_WORD_PHASE),
+
+    *ret_status = (struct hfe_status){
         .lost = atomic_load_explicit(&e->lost, memory_order_acquire),
         .lost_ns = atomic_load_explicit(&e->lost_ns, memory_order_relaxed),
         .ticks = atomic_load_explicit(&w->ticks, memory_order_relaxed),
         .expired = atomic_load_explicit(&w->expired, memory_order_relaxed),
         .watchdog_late_ns = atomic_load_explicit(&w->late_ns, memory_order_relaxed),
-        .context_only = atomic_load_explicit(&stats->context_only, memory_order_relaxed),
-        .rows_shipped = atomic_load_explicit(&stats->rows_shipped, memory_order_relaxed),
-        .rows_deferred = atomic_load_explicit(&stats->rows_deferred, memory_order_relaxed),
-        .rows_left_out = atomic_load_explicit(&stats->rows_left_out, memory_order_relaxed),
         .watchdog_realtime = w->realtime,
         .lock_error = e->lock_error,
     };
-
-    s.in_flight = s.submitted - s.consumed;
-    for (int i = 0; i < HF_VERDICT_MAX; i++)
-        s.rounds[i] = atomic_load_explicit(&stats->rounds[i], memory_order_relaxed);
-    for (int i = 0; i < HF_SKIP_MAX; i++)
-        s.skipped[i] = atomic_load_explicit(&stats->skipped[i], memory_order_relaxed);
-    *ret_status = s;
+    hfe_status_words(&e->region, ret_status);
 }

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#define HFS_REGIONS 32           /* attached at a time: a few lost ones beside the one in use */
+#define HFS_REGIONS 32           /* kept at a time: a few lost ones beside the one in use */
 #define HFS_LONG_NS 1000000000   /* a sleep that ends by being woken; looked after once a second for good measure */
 
 enum hfs_kind { OP_COPY, OP_WRITE, OP_WAIT, OP_WRITE_WAIT, OP_STAMP, OP_CALL, OP_WORK, OP_FREE };
@@ -57,10 +57,11 @@ struct hfs_stream {
     uint32_t fail_in;
     int fail_error;
     bool fail_onwards;
+    uint64_t kept; /* ever */
     struct {
         struct hf_region region;
         bool used;
-    } attached[HFS_REGIONS];
+    } keeps[HFS_REGIONS];
 };
 
 /* softstream.c. Sleeps until the stream has done n operations. 0, or -ETIMEDOUT. */

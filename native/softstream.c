@@ -62,8 +62,8 @@ int hfs_await(struct hfs_stream *s, uint64_t n, uint64_t timeout_ns)
 static const struct hf_region *region_of(const struct hfs_stream *s, const _Atomic uint32_t *word)
 {
     for (int i = 0; i < HFS_REGIONS; i++)
-        if (s->attached[i].used && &s->attached[i].region.shared->released.value == word)
-            return &s->attached[i].region;
+        if (s->keeps[i].used && &s->keeps[i].region.shared->released.value == word)
+            return &s->keeps[i].region;
     return NULL;
 }
 
@@ -151,6 +151,43 @@ static void enqueue_free(void *context, void *memory)
     (void)enqueue(context, (struct hfs_op){.kind = OP_FREE, .memory = memory}); /* refused: better leaked than freed too early */
 }
 
+static int keep(void *context, const struct hf_region *r)
+{
+    struct hfs_stream *s = context;
+    int result = -ENOSPC;
+
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < HFS_REGIONS && result < 0; i++)
+        if (!s->keeps[i].used) {
+            s->keeps[i].region = *r;
+            s->keeps[i].used = true;
+            s->kept++;
+            result = 0;
+        }
+    pthread_mutex_unlock(&s->lock);
+    return result;
+}
+
+static int let_go(void *context, const struct hf_region *r)
+{
+    struct hfs_stream *s = context;
+    int result = -ENOENT;
+
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < HFS_REGIONS; i++)
+        if (s->keeps[i].used && s->keeps[i].region.base == r->base) {
+            s->keeps[i].used = false;
+            result = 0;
+        }
+    pthread_mutex_unlock(&s->lock);
+    return result;
+}
+
+static int synchronize(void *context, uint64_t timeout_ns)
+{
+    return hfs_await(context, hfs_marker(context), timeout_ns);
+}
+
 struct hfe_stream hfs_as_stream(struct hfs_stream *s)
 {
     return (struct hfe_stream){
@@ -162,10 +199,13 @@ struct hfe_stream hfs_as_stream(struct hfs_stream *s)
         .stamp = enqueue_stamp,
         .alloc = allocate,
         .free = enqueue_free,
+        .keep = keep,
+        .let_go = let_go,
+        .synchronize = synchronize,
     };
 }
 
-/* ---- markers, regions, faults ---- */
+/* ---- markers, faults ---- */
 
 uint64_t hfs_marker(const struct hfs_stream *s)
 {
@@ -192,34 +232,14 @@ void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error, bool onwards)
     pthread_mutex_unlock(&s->lock);
 }
 
-int hfs_attach(struct hfs_stream *s, const struct hf_region *r)
+uint64_t hfs_kept(struct hfs_stream *s)
 {
-    int result = -ENOSPC;
+    uint64_t kept;
 
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < HFS_REGIONS; i++)
-        if (!s->attached[i].used) {
-            s->attached[i].region = *r;
-            s->attached[i].used = true;
-            result = 0;
-            break;
-        }
+    kept = s->kept;
     pthread_mutex_unlock(&s->lock);
-    return result;
-}
-
-int hfs_detach(struct hfs_stream *s, const struct hf_region *r)
-{
-    int result = -ENOENT;
-
-    pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < HFS_REGIONS; i++)
-        if (s->attached[i].used && s->attached[i].region.base == r->base) {
-            s->attached[i].used = false;
-            result = 0;
-        }
-    pthread_mutex_unlock(&s->lock);
-    return result;
+    return kept;
 }
 
 /* ---- open and close ---- */

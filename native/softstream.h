@@ -30,14 +30,12 @@ int hfs_wait(struct hfs_stream *s, uint64_t marker, uint64_t timeout_ns); /* 0 o
 /* Fault injection: the n-th enqueue from now on returns -error and enqueues nothing (0: none does). onwards: so do all after
    it, until this is called again. */
 void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error, bool onwards);
+/* How many regions were made known to it, ever: what a GPU's driver would have been asked to register. */
+uint64_t hfs_kept(struct hfs_stream *s);
 /* cffi:end */
 
-/* The stream as engine.c uses it. Valid while s is open. */
+/* The stream as engine.c uses it. Valid while s is open. A wait on the released word of a region it keeps counts itself in
+   parked and sleeps in the futex protocol of hf_released_wait; waits on other words nap. */
 struct hfe_stream hfs_as_stream(struct hfs_stream *s);
-/* Tells the stream that a word is the released word of r, so that a wait on it counts itself in parked and sleeps in the
-   futex protocol of hf_released_wait. Waits on other words nap. 0, or -ENOSPC. */
-int hfs_attach(struct hfs_stream *s, const struct hf_region *r);
-/* Once the stream is past every wait on r. 0, or -ENOENT. */
-int hfs_detach(struct hfs_stream *s, const struct hf_region *r);
 
 #endif

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#define STRANGER_NAP_NS 50000 /* between two looks at a word that is no attached region's */
+#define STRANGER_NAP_NS 50000 /* between two looks at a word that is no kept region's */
 
 /* From the region, where another process may write meanwhile: a reply that comes too late. Each id is loaded whole, so
    that it is legal, be it the old one or the new. Relaxed: where the verdict is OK, the wait before has ordered them. */

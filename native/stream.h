@@ -6,7 +6,7 @@
 #ifndef STREAM_H
 #define STREAM_H
 
-#include <stdint.h>
+#include "hostflag.h"
 
 /* TO_DEVICE copies ids that another process may still write: every aligned 64-bit word is read whole. */
 enum hfe_copy { HFE_COPY_TO_HOST, HFE_COPY_TO_DEVICE, HFE_COPY_ON_DEVICE };
@@ -26,6 +26,13 @@ struct hfe_stream {
     int (*alloc)(void *context, uint64_t bytes, void **ret_memory); /* device memory, all 0; never on the engine thread */
     /* Once the stream is past everything enqueued before. Where that cannot be enqueued, the memory is kept. */
     void (*free)(void *context, void *memory);
+    /* Makes a region's memory known to the device (a GPU: registers it), for as long as the engine lives; never on the engine
+       thread. 0 or -errno. */
+    int (*keep)(void *context, const struct hf_region *region);
+    /* Once the stream is past everything that touches the region, at the engine's end. */
+    int (*let_go)(void *context, const struct hf_region *region);
+    /* Waits until the stream is past everything enqueued before. 0, or -ETIMEDOUT: then it goes on. For synchronous rounds. */
+    int (*synchronize)(void *context, uint64_t timeout_ns);
 };
 
 #endif

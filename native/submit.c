@@ -37,6 +37,8 @@ static int submit_round(struct hfe_session *e, const struct hfe_batch *b, const 
     /* Before the first stream operation: a full queue behind this very round can hold us up in the middle of it, and then
        the watchdog must already be ticking. */
     hfe_watchdog_wake(e);
+    if (e->sync)
+        return hfe_sync_round(e, b, round, t);
     r = hfe_gather_round(e, b, round, t);
     if (r < 0)
         return r;
@@ -153,6 +155,7 @@ int hfe_fence_half(struct hfe_session *e)
 static void fail_step(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ticket)
 {
     e->half = true;
+    atomic_store_explicit(&e->owner->poisoned, 1, memory_order_relaxed);
     hfe_give_up(e, HF_LOSS_SUBMIT);
     /* Where these fail too, hfe_close tries the fence again, and drafts_out keeps the legal ids it held. */
     (void)hfe_fence_half(e);

@@ -47,6 +47,14 @@ static bool finished(const struct hfe_session *e)
 
 /* ---- the thread ---- */
 
+/* Whether the daemon said beforehand that it would go. */
+static bool was_planned(const struct hfe_session *e)
+{
+    uint32_t phase = hf_word_load(&e->region, HF_WORD_PHASE);
+
+    return phase == HF_PHASE_DRAINING || phase == HF_PHASE_GONE;
+}
+
 /* Sleeps until the tick, the bell or the daemon's end of the socket. */
 static void sleep_once(struct hfe_session *e, bool ticking)
 {
@@ -63,7 +71,7 @@ static void sleep_once(struct hfe_session *e, bool ticking)
         return;
     /* Only POLLHUP says that the daemon is gone: a 0-byte read is an empty packet too, and a failed write is no proof. */
     if (fds[1].revents & POLLHUP)
-        hfe_give_up(e, HF_LOSS_HANGUP);
+        hfe_give_up(e, was_planned(e) ? HF_LOSS_DRAINED : HF_LOSS_HANGUP);
     w->socket = -1; /* it would end every further poll at once */
 }
 
@@ -140,32 +148,50 @@ static int start_thread(struct hfe_session *e)
     return 0;
 }
 
+/* A duplicate, so that it stays what it is whatever the caller does with his. */
+static int duplicate(int fd, int *ret_fd)
+{
+    if (fd < 0)
+        return 0;
+    *ret_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    return *ret_fd < 0 ? -errno : 0;
+}
+
+static void close_all(struct hfe_watchdog *w)
+{
+    if (w->loss >= 0)
+        close(w->loss);
+    if (w->hangup >= 0)
+        close(w->hangup);
+    if (w->bell >= 0)
+        close(w->bell);
+    w->loss = w->hangup = w->bell = -1;
+}
+
 int hfe_watchdog_start(struct hfe_session *e)
 {
     struct hfe_watchdog *w = &e->watchdog;
     int r;
 
-    w->hangup = w->socket = -1;
+    w->loss = w->hangup = -1;
     w->released = e->base;
     w->beat = atomic_load_explicit(&e->region.daemon->beat.value, memory_order_relaxed);
     w->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->bell < 0)
         return -errno;
-    /* A duplicate, so that it stays what it is whatever the caller does with his. */
-    if (e->config.socket >= 0) {
-        w->hangup = w->socket = fcntl(e->config.socket, F_DUPFD_CLOEXEC, 3);
-        if (w->socket < 0) {
-            r = -errno;
-            goto fail;
-        }
-    }
+    r = duplicate(e->config.socket, &w->hangup);
+    if (r < 0)
+        goto fail;
+    r = duplicate(e->config.loss_fd, &w->loss);
+    if (r < 0)
+        goto fail;
+    w->socket = w->hangup;
     r = start_thread(e);
-    if (r == 0)
-        return 0;
-    if (w->hangup >= 0)
-        close(w->hangup);
+    if (r < 0)
+        goto fail;
+    return 0;
 fail:
-    close(w->bell);
+    close_all(w);
     return r;
 }
 
@@ -187,10 +213,13 @@ int hfe_watchdog_join(struct hfe_session *e, uint64_t timeout_ns)
     return 0;
 }
 
+void hfe_watchdog_forked(struct hfe_session *e)
+{
+    close_all(&e->watchdog);
+}
+
 void hfe_watchdog_done(struct hfe_session *e)
 {
     pthread_join(e->watchdog.thread, NULL);
-    if (e->watchdog.hangup >= 0)
-        close(e->watchdog.hangup);
-    close(e->watchdog.bell);
+    close_all(&e->watchdog);
 }

@@ -25,6 +25,7 @@ struct hfe_watchdog {
     pthread_t thread;
     int bell;   /* eventfd */
     int hangup; /* a duplicate of the session's socket, or -1 */
+    int loss;   /* a duplicate of the eventfd that is told of the loss, or -1 */
     int realtime;
     _Atomic uint32_t at_rest;  /* 1: it sleeps without a tick, or is about to */
     _Atomic uint32_t ended;    /* 1: it is over, and will not touch the session again */
@@ -51,6 +52,8 @@ bool hfe_watchdog_ready(const struct hfe_session *e, uint64_t now_ns);
 void hfe_watchdog_look(struct hfe_session *e);
 /* Waits for it to end by itself. 0, or -ETIMEDOUT. */
 int hfe_watchdog_join(struct hfe_session *e, uint64_t timeout_ns);
+/* In a child after a fork: there is no such thread. Closes the child's copies of its descriptors. */
+void hfe_watchdog_forked(struct hfe_session *e);
 /* Joins the thread (which has ended) and frees what start made. */
 void hfe_watchdog_done(struct hfe_session *e);
 

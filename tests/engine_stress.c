@@ -227,11 +227,12 @@ static void run(struct world *w, struct hfs_stream *stream, uint64_t n, uint64_t
 int main(int argc, char **argv)
 {
     uint64_t n = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
-    struct hfe_config config = {.session = 1, .deadline_ns = 2000000, .tick_ns = 500000, .starved_ns = 500000000, .backlog_rows = 40};
+    struct hfe_config config = {.session = 1, .deadline_ns = 2000000, .tick_ns = 500000, .starved_ns = 500000000, .loss_fd = -1};
     struct world w = {0};
     struct hfe_status status;
     uint64_t booked = 0;
     struct hfs_stream *stream;
+    struct hfe_region *region;
     const char *reason = NULL;
     pthread_t thread;
     int fd = hf_region_create(&geometry), ends[2];
@@ -239,7 +240,7 @@ int main(int argc, char **argv)
     if (fd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 || hfs_open(&stream) < 0)
         return 2;
     config.socket = ends[0];
-    if (hfe_open_soft(fd, stream, &config, &w.session, &reason) < 0) {
+    if (hfe_region_open_soft(fd, stream, 40, &region, &reason) < 0 || hfe_open(region, &config, &w.session, &reason) < 0) {
         fprintf(stderr, "%s\n", reason);
         return 2;
     }
@@ -250,10 +251,15 @@ int main(int argc, char **argv)
     run(&w, stream, n, seed, ends[1]);
     atomic_store(&w.stop, 1);
     pthread_join(thread, NULL);
-    if (hfe_close(w.session, UINT64_C(20000000000), &status) < 0) {
-        fault(&w, "close found the stream stuck", 0);
+    if (hfe_end(w.session, UINT64_C(20000000000)) < 0) {
+        fault(&w, "the end found the stream stuck", 0);
         return 1;
     }
+    hfe_settle(w.session);
+    hfe_status_of(w.session, &status);
+    hfe_free(w.session);
+    if (hfe_region_close(region) < 0)
+        fault(&w, "a region that is still in use", 0);
     if (hfs_close(stream, UINT64_C(20000000000)) < 0)
         fault(&w, "the stream does not end", 0);
     close(ends[0]);

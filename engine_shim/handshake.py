@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handshake's words, one after the other; who says them, and with which region, is connection.py's and keeper.py's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, HandshakeFailed
+from hostflag import region as regions
+from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout, Received, engine_end
+from hostflag.messages import Attach, Create, FromDaemon, Hello, Ready, Refused, Region, Welcome
+from hostflag.region import RegionFault
+
+
+Expected = TypeVar("Expected", bound=FromDaemon)
+Patience = Callable[[Channel[FromDaemon]], bool]
+"""Waits until something can be read, or for as long as it will: False then. It may raise, to end the handshake."""
+NOT_NOW: Final = {BlockingIOError: "it accepts no more connections", TimeoutError: "it accepts no connection"}
+
+
+def reach(path: Path, timeout_s: float) -> Channel[FromDaemon]:
+    """Connect; ``timeout_s`` 0 does not wait for a place in the daemon's queue. Raises DaemonUnreachable."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(str(path))
+        sock.setblocking(True)
+    except OSError as error:
+        sock.close()
+        what = NOT_NOW.get(type(error), error.strerror or str(error))
+        raise DaemonUnreachable(
+            f"no daemon at {path}: {what}. Is dsv41-proxyd running with --socket {path}?"
+        ) from error
+    return engine_end(sock)
+
+
+def patient_until(until: float) -> Patience:
+    """Wait for what is to be read until ``until`` (``time.monotonic``)."""
+
+    def wait(channel: Channel[FromDaemon]) -> bool:
+        poller = select.poll()
+        poller.register(channel.fileno(), select.POLLIN)
+        return bool(poller.poll(max(0.0, until - time.monotonic()) * 1000))
+
+    return wait
+
+
+class Handshake:
+    """
+    One handshake on a channel that stays the caller's: ``greet``, then ``create`` or ``attach``, then ``ready``.
+
+    Each raises ConnectionRefusedByDaemon or HandshakeFailed; then it is over.
+    """
+
+    def __init__(self, channel: Channel[FromDaemon], hello: Hello, patience: Patience) -> None:
+        self._channel = channel
+        self._hello = hello
+        self._patience = patience
+
+    def greet(self) -> Welcome:
+        self._send(lambda: self._channel.send(self._hello))
+        return self._take(Welcome)
+
+    def create(self) -> int:
+        """Return the fd of the daemon's new region, checked; it is the caller's."""
+        self._send(lambda: self._channel.send(Create()))
+        received = self._receive(Region)
+        try:
+            if len(received.fds) != 1:
+                raise HandshakeFailed(f"the daemon sent {len(received.fds)} descriptors with its region, not one")
+            header = regions.check(received.fds[0])
+            if header.geometry != self._hello.geometry:
+                raise HandshakeFailed("the daemon's region has another geometry than the one that was asked for")
+            return received.fds.pop()
+        except RegionFault as fault:
+            raise HandshakeFailed(f"the daemon's region cannot be used: {fault}") from fault
+        finally:
+            received.close_fds()
+
+    def attach(self, fd: int, base: int) -> None:
+        """Hand a region over. From here on it is fenced until this connection's peer is gone, whatever comes of it."""
+        self._send(lambda: self._channel.send(Attach(base=base), [fd]))
+
+    def ready(self) -> Ready:
+        return self._take(Ready)
+
+    def _send(self, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except (ChannelClosed, ChannelTimeout) as error:
+            # It may have said why before it closed.
+            self._refusal_if_any()
+            raise HandshakeFailed(f"the daemon ended the handshake: {error}") from error
+
+    def _refusal_if_any(self) -> None:
+        with contextlib.suppress(ChannelClosed, ChannelTimeout, BadMessage):
+            received = self._channel.receive(0)
+            received.close_fds()
+            if isinstance(received.message, Refused):
+                raise ConnectionRefusedByDaemon(received.message.code, received.message.reason)
+
+    def _take(self, kind: type[Expected]) -> Expected:
+        received = self._receive(kind)
+        if received.fds:
+            count = len(received.fds)
+            received.close_fds()
+            raise HandshakeFailed(f"the daemon sent {count} descriptors with {kind.__name__}, which takes none")
+        return received.message
+
+    def _receive(self, kind: type[Expected]) -> Received[Expected]:
+        message, fds = self._next(kind.__name__)
+        if isinstance(message, kind):
+            return Received(message, fds)
+        for fd in fds:
+            os.close(fd)
+        if isinstance(message, Refused):
+            raise ConnectionRefusedByDaemon(message.code, message.reason)
+        raise HandshakeFailed(f"the daemon sent {type(message).__name__} where {kind.__name__} was due")
+
+    def _next(self, due: str) -> tuple[FromDaemon, list[int]]:
+        try:
+            if not self._patience(self._channel):
+                raise HandshakeFailed(f"the daemon did not send {due} in time: is it stopped or overloaded?")
+            received = self._channel.receive(0)
+        except ChannelTimeout as error:
+            raise HandshakeFailed(f"the daemon did not send {due} in time: is it stopped or overloaded?") from error
+        except ChannelClosed as error:
+            raise HandshakeFailed(f"the daemon closed the connection where {due} was due") from error
+        except BadMessage as error:
+            raise HandshakeFailed(f"the daemon sent no message of this protocol: {error}") from error
+        return received.message, received.fds

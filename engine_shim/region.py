@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A region on the engine's side: mapped and made known to the stream once, then one session after the other is on it."""
+
+from __future__ import annotations
+
+import os
+
+from typing import Any
+
+from engine_shim._engine import ffi, lib
+from engine_shim.errors import HandshakeFailed
+from engine_shim.softstream import SoftStream
+from engine_shim.status import SessionStatus, status_of
+from hostflag.messages import Geometry
+
+
+class Region:
+    """
+    Owns its map until ``close``. ``stream`` must outlive it. ``fd``, its memfd, stays the caller's.
+
+    ``geometry``: what it was checked against by whoever brought the fd. Blocks (registration): never on the engine thread. Raises
+    HandshakeFailed with the reason where it cannot be used.
+    """
+
+    def __init__(self, fd: int, stream: SoftStream, geometry: Geometry, backlog_rows: int) -> None:
+        self.geometry = geometry
+        region = ffi.new("struct hfe_region **")
+        reason = ffi.new("const char **")
+        result = lib.hfe_region_open_soft(fd, stream.c, backlog_rows, region, reason)
+        if result < 0:
+            raise HandshakeFailed(f"the region cannot be used: {text_of(reason[0])} ({os.strerror(-result)})")
+        self._region: Any = region[0]
+
+    @property
+    def c(self) -> Any:
+        """The ``struct hfe_region *``."""
+        return self._region
+
+    def fileno(self) -> int:
+        """Return the memfd; it stays the region's."""
+        return int(lib.hfe_region_fd(self._region))
+
+    def base(self) -> int | None:
+        """Return the round it is at rest at, or None: a session is on it, or the stream is not past its rounds."""
+        base = ffi.new("uint32_t *")
+        return int(base[0]) if lib.hfe_region_rest(self._region, base) == 0 else None
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether a submit failed half-way in it: then no session is ever on it again."""
+        return bool(lib.hfe_region_poisoned(self._region))
+
+    def offer(self) -> None:
+        """Clear the lost word. Only once the last owner is gone, before the region is handed to the next one."""
+        lib.hfe_region_mark(self._region, 0)
+
+    def withdraw(self) -> None:
+        """Set the lost word: a daemon that was offered the region lets go of it."""
+        lib.hfe_region_mark(self._region, 1)
+
+    def status(self) -> SessionStatus:
+        """Return its words, and its counters over all sessions that were on it."""
+        status = ffi.new("struct hfe_status *")
+        lib.hfe_region_status_of(self._region, status)
+        return status_of(status)
+
+    def close(self) -> bool:
+        """Unmap. False, and nothing is done, while a session on it is not ended."""
+        if self._region is not None:
+            if lib.hfe_region_close(self._region) < 0:
+                return False
+            self._region = None
+        return True
+
+    def forked(self) -> None:
+        """Drop what a forked child has of it."""
+        if self._region is not None:
+            lib.hfe_region_forked(self._region)
+
+
+def text_of(pointer: Any) -> str:
+    """Return a C text."""
+    if pointer == ffi.NULL:
+        return "?"
+    text = ffi.string(pointer)
+    return text.decode() if isinstance(text, bytes) else str(text)
