@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The round loop from inside. roundloop.c: the thread and its waits; round.c: one round; link.c: the worker's link;
- * breaker.c: a failing worker is left alone; loopstart.c, loopcontrol.c: what the control plane calls. Everything here belongs to the loop's thread but what says otherwise.
+ * breaker.c: a failing worker is left alone; loopstart.c, loopcontrol.c: what the control plane calls. Everything here
+ * belongs to the loop's thread but what says otherwise.
  */
 #ifndef LOOPSTATE_H
 #define LOOPSTATE_H
