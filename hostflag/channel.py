@@ -22,7 +22,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from hostflag.messages import MAX_MESSAGE_BYTES, FromDaemon, FromEngine, Message
+from hostflag.messages import MAX_MESSAGE_BYTES, FromDaemon, FromEngine, Message, ToDaemon, ToOperator
 
 
 # More than any message carries, so that surplus descriptors reach us and are closed instead of leaking.
@@ -154,10 +154,20 @@ class Channel(Generic[Incoming]):
 
 
 def daemon_end(sock: socket.socket) -> Channel[FromEngine]:
-    """Return the daemon's end of a connection."""
+    """Return the daemon's end of an engine's connection."""
     return Channel(sock, FromEngine)
+
+
+def accepted_end(sock: socket.socket) -> Channel[ToDaemon]:
+    """Return the daemon's end of a connection of which nobody knows yet whether an engine or an operator made it."""
+    return Channel(sock, ToDaemon)
 
 
 def engine_end(sock: socket.socket) -> Channel[FromDaemon]:
     """Return the engine's end of a connection."""
     return Channel(sock, FromDaemon)
+
+
+def operator_end(sock: socket.socket) -> Channel[ToOperator]:
+    """Return an operator's end of a connection."""
+    return Channel(sock, ToOperator)

@@ -4,6 +4,8 @@ The handshake on the engine socket: one JSON message a SOCK_SEQPACKET packet.
 
 HELLO -> WELCOME or REFUSED -> CREATE or ATTACH -> REGION (with the memfd, after CREATE only) -> READY.
 From then on the socket is the liveness channel: DRAINING and RESUMED from the daemon, GOODBYE from the engine, BYE back.
+An operator speaks on the same socket: OPERATOR -> DONE or REFUSED, then a request at a time, SWITCH_WORKER -> DONE or REFUSED,
+STATUS_REQUEST -> STATUS.
 Every message is decoded strictly: unknown types and unknown fields are refused.
 """
 
@@ -16,9 +18,11 @@ import msgspec
 
 PROTOCOL_VERSION: Final = 1
 MAX_MESSAGE_BYTES: Final = 65536
+MAX_ENDPOINTS: Final = 8
 
 Text = Annotated[str, msgspec.Meta(max_length=256)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 # JSON numbers above 2**53 are not safe everywhere, so 64-bit ids travel as 16 hex digits.
 Hex64 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 
@@ -50,12 +54,16 @@ class EngineIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="HELLO"):
+    """``spin_us`` and ``nap_us`` are hints for this session's waits, in us; the daemon keeps to its own bounds."""
+
     protocol: int
     layout_hash: Hex64
     geometry: Geometry
     deadline_ms: Annotated[float, msgspec.Meta(ge=1, le=60_000)]
     model: Text
     engine: EngineIdentity
+    spin_us: Microseconds | None = None
+    nap_us: Microseconds | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="WELCOME"):
@@ -116,6 +124,63 @@ class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="BYE"):
     """The daemon has let go of the region; it closes the socket next."""
 
 
+class OperatorHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="OPERATOR"):
+    """In the place of HELLO: who connects is no engine but somebody who looks after the daemon."""
+
+    protocol: int
+
+
+class SwitchWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="SWITCH_WORKER"):
+    """The worker endpoints from now on, the most preferred one first."""
+
+    endpoints: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=MAX_ENDPOINTS)]
+
+
+class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="STATUS_REQUEST"):
+    """Asks how the daemon is."""
+
+
+class SessionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """
+    One session: ``seconds`` old, ``round`` is the last one that was retired.
+
+    ``link``: none, connecting, opening, up, refused. ``breaker``: closed, open, half_open. ``worker`` is what the worker calls
+    itself, None where none has answered yet.
+    """
+
+    session: Hex64
+    engine: Text
+    rank: U32
+    pid: U32
+    seconds: float
+    round: U32
+    link: Text
+    endpoint: Text
+    worker: Text | None
+    breaker: Text
+
+
+class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="STATUS"):
+    """The daemon: ``seconds`` old; ``endpoint`` is the one of ``endpoints`` (in order of preference) in use."""
+
+    pid: U32
+    version: Text
+    seconds: float
+    endpoint: Text
+    endpoints: tuple[Text, ...]
+    draining: bool
+    sessions: tuple[SessionStatus, ...]
+
+
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="DONE"):
+    """What the operator asked for is done; ``text`` says for people how things stand."""
+
+    text: Annotated[str, msgspec.Meta(max_length=2048)]
+
+
 FromEngine = Hello | Create | Attach | Goodbye
 FromDaemon = Welcome | Refused | Region | Ready | Draining | Resumed | Bye
-Message = FromEngine | FromDaemon
+FromOperator = OperatorHello | SwitchWorker | StatusRequest
+ToOperator = Done | Status | Refused
+ToDaemon = FromEngine | FromOperator
+Message = ToDaemon | FromDaemon | ToOperator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection from accept to READY, or to REFUSED."""
+"""One connection from accept to READY, or to REFUSED; an operator's is handed on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from hostflag import geometry as geometries
-from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout, Received, daemon_end
-from hostflag.messages import PROTOCOL_VERSION, Attach, Create, FromEngine, Hello, Refused, Welcome
+from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout, Received, accepted_end
+from hostflag.messages import PROTOCOL_VERSION, Attach, Create, Hello, OperatorHello, Refused, ToDaemon, Welcome
 from hostflag.version import VERSION
 from proxyd.errors import RefusedError
 from proxyd.events import READ
+from proxyd.operators import admit
 from proxyd.peer import peer_of, printable
 from proxyd.region import adoptable, created
 
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 
 TIME_LIMIT_S: Final = 5.0
-READY: Final = "ready"  # the outcome of a handshake that went well; any other is a REFUSED code, or "gone"
+# The outcomes of handshakes that went well; any other is a REFUSED code, or "gone".
+READY: Final = "ready"
+OPERATOR: Final = "operator"
 MAX_UNREAD: Final = 8  # packets that a refused engine may have sent ahead
 
 
@@ -44,7 +47,11 @@ class Terms:
 
 
 class Handshake:
-    """Owns ``connection`` until it becomes a session's or is closed; ``on_over`` gets the outcome in either case."""
+    """
+    Owns ``connection`` until it becomes a session's or an operator's or is closed; ``on_over`` gets the outcome in any case.
+
+    ``on_operator`` gets an operator that was admitted: its channel, and a log that knows it.
+    """
 
     def __init__(
         self,
@@ -52,13 +59,16 @@ class Handshake:
         roster: Roster,
         terms: Terms,
         connection: socket.socket,
+        *,
+        on_operator: Callable[[Channel[ToDaemon], Any], None],
         on_over: Callable[[Handshake, str], None],
     ) -> None:
         self._events = events
         self._roster = roster
         self._terms = terms
+        self._on_operator = on_operator
         self._on_over = on_over
-        self._channel: Channel[FromEngine] = daemon_end(connection)
+        self._channel: Channel[ToDaemon] = accepted_end(connection)
         self._peer = peer_of(connection)
         self._hello: Hello | None = None
         self._number = 0
@@ -89,12 +99,14 @@ class Handshake:
             self._log.exception("handshake failed")
             self.refuse("internal", "an error in the daemon: its log says more")
 
-    def _take(self, received: Received[FromEngine]) -> None:
+    def _take(self, received: Received[ToDaemon]) -> None:
         message = received.message
         try:
             if received.fds and not (isinstance(message, Attach) and len(received.fds) == 1):
                 raise RefusedError("fds", f"{len(received.fds)} descriptors came with {type(message).__name__}")
-            if self._hello is None:
+            if self._hello is None and isinstance(message, OperatorHello):
+                self._hand_on(message)
+            elif self._hello is None:
                 self._greet(message)
             elif isinstance(message, Create):
                 self._create(self._hello)
@@ -105,7 +117,7 @@ class Handshake:
         finally:
             received.close_fds()
 
-    def _greet(self, message: FromEngine) -> None:
+    def _greet(self, message: ToDaemon) -> None:
         if not isinstance(message, Hello):
             raise RefusedError("order", f"{type(message).__name__} came where HELLO was due")
         _check(message, self._terms.network_timeout_ms)
@@ -121,6 +133,13 @@ class Handshake:
             )
         )
 
+    def _hand_on(self, message: OperatorHello) -> None:
+        admit(message, self._peer)
+        self._timer.cancel()
+        self._events.forget(self._channel)
+        self._on_operator(self._channel, self._log)
+        self._on_over(self, OPERATOR)
+
     def _create(self, hello: Hello) -> None:
         self._roster.make_room(hello)
         fd = created(hello.geometry)
@@ -133,6 +152,7 @@ class Handshake:
         if not fds:
             raise RefusedError("attach", "ATTACH came without a region")
         adoptable(fds[0], hello.geometry, base)
+        self._roster.must_be_free(fds[0])
         self._roster.make_room(hello)
         self._hand_over(hello, fds[0], base, to_engine=False)
 

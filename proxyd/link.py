@@ -19,6 +19,7 @@ import zmq
 
 from proxyd._daemon import ffi, lib
 from proxyd.errors import StartError
+from proxyd.probe import Probe
 from proxyd.roundloop import text
 
 
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
 
 
 HIGH_WATER: Final = 4  # messages: one round is outstanding, the rest is control
-CONNECT_TIMEOUT_MS: Final = 1000
-HANDSHAKE_TIMEOUT_MS: Final = 1000
+# A worker that is back is to draft within a second, also where its host answered nothing meanwhile.
+CONNECT_TIMEOUT_MS: Final = 500
+HANDSHAKE_TIMEOUT_MS: Final = 500
 RECONNECT_MS: Final = 50
-RECONNECT_MAX_MS: Final = 400
+RECONNECT_MAX_MS: Final = 200
 CLOSE_LINGER_MS: Final = 100  # for CLOSE to get out
 
 
 class Links:
     """
-    Makes links to one worker endpoint: the ZMQ context, and the libzmq behind it as the loops see it.
+    Makes links to the worker at ``endpoint``, which may be changed: the ZMQ context, and the libzmq behind it as the loops see it.
 
     Raises StartError where ``endpoint`` cannot be connected to, whoever may listen there.
     """
@@ -48,19 +50,35 @@ class Links:
         self._context = zmq.Context(io_threads=1)
         self._tags = itertools.count(1)
         try:
-            self.make(lib.HW_MAX_CONTROL_BYTES).close()
-        except zmq.ZMQError as fault:
+            self.check(endpoint)
+        except BaseException:
             self.close()
-            raise StartError(f"cannot connect to a worker at {endpoint}: {fault}; give another --worker") from fault
+            raise
+
+    def check(self, endpoint: str) -> None:
+        """Raise StartError where no socket can be connected to ``endpoint``, whoever may listen there."""
+        try:
+            self._link(endpoint, lib.HW_MAX_CONTROL_BYTES).close()
+        except zmq.ZMQError as fault:
+            raise StartError(
+                f"cannot connect to a worker at {endpoint}: {fault}; give another endpoint (--worker)"
+            ) from fault
+
+    def probe(self, endpoint: str) -> Probe:
+        """Ask whether a worker answers at ``endpoint``. Raises zmq.ZMQError out of sockets."""
+        return Probe(self._context, endpoint)
 
     def make(self, max_bytes: int) -> Link:
-        """Return a connected link that takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets."""
-        return Link(self._context, self._zmq, self.endpoint, next(self._tags), max_bytes)
+        """Return a link that connects, and takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets."""
+        return self._link(self.endpoint, max_bytes)
 
     def close(self) -> None:
         """End the context. All links are closed; with one still open this would wait for it."""
         self._context.term()
         lib.hfd_zmq_free(self._zmq)
+
+    def _link(self, endpoint: str, max_bytes: int) -> Link:
+        return Link(self._context, self._zmq, endpoint, next(self._tags), max_bytes)
 
 
 class Link:
@@ -68,6 +86,7 @@ class Link:
 
     def __init__(self, context: zmq.Context[Any], loaded: Any, endpoint: str, tag: int, max_bytes: int) -> None:
         self.tag = tag
+        self.endpoint = endpoint
         self._loaded = loaded
         self._max_bytes = max_bytes
         self._monitor: zmq.Socket[Any] | None = None
@@ -80,6 +99,12 @@ class Link:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def connected(self) -> bool:
+        """Whether the peer's side of the ZMQ handshake is there. Only before ``give``."""
+        # IMMEDIATE: nothing can be sent before.
+        return bool(self._dealer.getsockopt(zmq.EVENTS) & zmq.POLLOUT)
 
     def give(self, loop: RoundLoop, opening: bytes) -> None:
         """Hand it over; ``opening`` is the whole OPEN message. Raises OSError where the loop does not take it."""

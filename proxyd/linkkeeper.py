@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps one session linked to the worker: gives its loop a link, closes what comes back, gives a new one, says what changed."""
+"""Keeps one session linked to the worker in use: gives its loop a link, closes what comes back, gives a new one, says what changed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ import zmq
 from hostflag.control import Opened, Refused
 from proxyd.peer import printable
 from proxyd.roundloop import EventKind, LinkState
+from proxyd.warming import Warming
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from proxyd.events import Events, Timer
-    from proxyd.link import Link, Links
+    from proxyd.link import Link
     from proxyd.roundloop import LoopEvent, RoundLoop
+    from proxyd.workers import Workers
 
 
 SAY_UNREACHABLE_S: Final = 1.0  # a worker that is back sooner is not worth two lines
@@ -37,17 +39,28 @@ class LinkKeeper:
     """``opening`` is the session's whole OPEN message; ``max_bytes`` the largest message that its worker may send."""
 
     def __init__(
-        self, events: Events, links: Links, loop: RoundLoop, *, opening: bytes, max_bytes: int, log: Any, rate_key: str
+        self,
+        events: Events,
+        workers: Workers,
+        loop: RoundLoop,
+        *,
+        opening: bytes,
+        max_bytes: int,
+        log: Any,
+        rate_key: str,
     ) -> None:
+        self.worker: str | None = None  # what the worker that answered last calls itself
         self._events = events
-        self._links = links
+        self._workers = workers
         self._loop = loop
         self._opening = opening
         self._max_bytes = max_bytes
-        self._log = log.bind(endpoint=links.endpoint)
+        self._log = log
         self._limited: Final = {"rate_limited": True, "rate_key": rate_key}
         # Every link that a loop may still be using is in here: losing the last reference would close its sockets.
         self._given: dict[int, Link] = {}
+        self._warming: Warming | None = None
+        self._answered = ""  # the endpoint whose worker answered OPEN last, for good or ill
         self._said: tuple[str, dict[str, str]] = ("", {})  # the last state that was written to the log
         self._resets = 0  # links in a row that were given back without having been sound
         self._retry: Timer | None = None  # gives a link, in place of the one before where that is still there
@@ -57,18 +70,41 @@ class LinkKeeper:
 
     def start(self) -> None:
         self._expect_worker()
+        self._workers.follow(self)
         self._give()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the worker at the endpoint in use has answered OPEN."""
+        answered = self._answered == self._workers.endpoint and self._warming is None
+        return answered and self._loop.link_state() in {LinkState.UP, LinkState.REFUSED}
+
+    @property
+    def endpoint(self) -> str:
+        """Where the worker is that answered last; where one is to answer, if none has."""
+        return self._answered or self._workers.endpoint
+
+    def move(self) -> None:
+        """Have a link to the endpoint in use from now on: connected first, so that no more than a round in flight falls back."""
+        if self._ending:
+            return
+        self._resets = 0
+        self._cancel_retry()
+        self._stop_warming()
+        self._expect_worker()
+        if link := self._made():
+            self._warming = Warming(self._events, link, self._take_warm)
 
     def take(self, event: LoopEvent) -> None:
         """Act on a LINK event of the loop."""
         match event.kind:
             case EventKind.LINK_UP:
-                self._up(event.body)
+                self._up(event.tag, event.body)
             case EventKind.LINK_DOWN:
                 self._down(event.reason)
                 self._give_later(self._relink, RELINK_S)
             case EventKind.LINK_REFUSED:
-                self._refused(event.body)
+                self._refused(event.tag, event.body)
             case EventKind.LINK_RETURNED:
                 self._given.pop(event.tag).close()
             case EventKind.LINK_WANTED:
@@ -78,6 +114,8 @@ class LinkKeeper:
     def stop(self) -> None:
         """Give no more links. The loop returns the one it has."""
         self._ending = True
+        self._workers.leave(self)
+        self._stop_warming()
         for timer in (self._retry, self._notice, self._sound):
             if timer is not None:
                 timer.cancel()
@@ -90,12 +128,23 @@ class LinkKeeper:
     def _give(self) -> None:
         if self._ending:
             return
+        self._stop_warming()
+        if link := self._made():
+            self._hand_over(link)
+
+    def _take_warm(self, link: Link) -> None:
+        self._warming = None
+        self._hand_over(link)
+
+    def _made(self) -> Link | None:
         try:
-            link = self._links.make(self._max_bytes)
+            return self._workers.make(self._max_bytes)
         except zmq.ZMQError as fault:
             self._log.error("no link to the worker can be made", reason=str(fault), **self._limited)
             self._give_later(self._give)
-            return
+            return None
+
+    def _hand_over(self, link: Link) -> None:
         try:
             link.give(self._loop, self._opening)
         except OSError as fault:
@@ -118,27 +167,36 @@ class LinkKeeper:
         self._cancel_retry()
         self._retry = self._events.after(max(delay, least_s), give)
 
-    def _up(self, body: bytes) -> None:
+    def _answers(self, tag: int) -> None:
+        self._answered = self._given[tag].endpoint
         self._cancel_notice()
         self._cancel_retry()
+
+    def _up(self, tag: int, body: bytes) -> None:
+        self._answers(tag)
+        if self._sound is not None:
+            self._sound.cancel()
         self._sound = self._events.after(SOUND_S, self._is_sound)
         try:
             opened = _OPENED.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:
             self._log.warning("the worker's OPENED is not sound", reason=printable(str(fault)), **self._limited)
             opened = Opened(worker="?", drafter="?")
-        self._say("worker up", worker=printable(opened.worker), drafter=printable(opened.drafter))
+        before, self.worker = self.worker, printable(opened.worker)
+        if before not in {None, self.worker}:
+            self._log.info("worker changed", before=before, worker=self.worker, endpoint=self._answered)
+        self._say("worker up", worker=self.worker, drafter=printable(opened.drafter))
 
     def _down(self, reason: str) -> None:
         if self._sound is not None:
             self._sound.cancel()
             self._sound = None
-            self._log.warning("worker link lost", reason=reason, **self._limited)
+            self._log.warning("worker link lost", reason=reason, endpoint=self._answered, **self._limited)
         self._expect_worker()
+        self._workers.trouble()
 
-    def _refused(self, body: bytes) -> None:
-        self._cancel_notice()
-        self._cancel_retry()
+    def _refused(self, tag: int, body: bytes) -> None:
+        self._answers(tag)
         try:
             refused = _REFUSED.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -164,10 +222,16 @@ class LinkKeeper:
             self._retry.cancel()
             self._retry = None
 
+    def _stop_warming(self) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            self._warming = None
+
     def _is_sound(self) -> None:
         self._resets = 0
 
     def _say(self, what: str, **details: str) -> None:
+        details["endpoint"] = self._workers.endpoint
         if (what, details) != self._said:
             self._said = (what, details)
             write = self._log.info if what == "worker up" else self._log.warning

@@ -22,6 +22,7 @@ from hostflag.geometry import layout_hash
 from hostflag.verdicts import Verdict
 from hostflag.version import VERSION
 from proxyd._daemon import lib
+from proxyd.roundloop import BreakerState
 from proxyd.tally import Tally
 
 
@@ -42,6 +43,9 @@ PLAIN_COUNTERS: Final = (
     ("opens", "OPEN messages sent.", "opens"),
     ("open_refusals", "OPEN messages that a worker refused.", "refusals"),
     ("unknown_sessions", "Replies of workers that did not know the session.", "unknown_sessions"),
+    ("worker_changes", "Sessions that were opened by another worker than the one before.", "worker_changes"),
+    ("breaker_opens", "Times that a circuit breaker opened.", "breaker_opens"),
+    ("breaker_probes", "Rounds that a circuit breaker let through to try the worker.", "breaker_probes"),
     ("pings", "PING messages sent.", "pings"),
     ("pongs", "PONG messages received.", "pongs"),
 )
@@ -74,11 +78,13 @@ class Snapshot:
     """
     What the control plane knows at one moment.
 
-    ``workers``: (engine, rank) -> whether its worker is up, for the sessions that run. ``handshakes``: how many by outcome.
+    ``workers``: (engine, rank) -> whether its worker is up, for the sessions that run, ``breakers`` its breaker. ``handshakes``: how many by outcome.
     """
 
     tally: Tally = field(default_factory=Tally)
     workers: Mapping[tuple[str, int], bool] = field(default_factory=dict)
+    breakers: Mapping[tuple[str, int], BreakerState] = field(default_factory=dict)
+    worker_moves: int = 0
     ending: int = 0
     sessions_started: int = 0
     handshakes: Mapping[str, int] = field(default_factory=dict)
@@ -157,6 +163,15 @@ def _sessions(snapshot: Snapshot) -> Iterator[Metric]:
     for (engine, rank), is_up in snapshot.workers.items():
         up.add_metric([engine, str(rank)], is_up)
     yield up
+    breaker = GaugeMetricFamily(
+        PREFIX + "breaker_open", "1 where the session's circuit breaker is not closed.", labels=["engine", "rank"]
+    )
+    for (engine, rank), state in snapshot.breakers.items():
+        breaker.add_metric([engine, str(rank)], state is not BreakerState.CLOSED)
+    yield breaker
+    yield CounterMetricFamily(
+        PREFIX + "worker_moves", "Changes of the worker endpoint in use.", value=snapshot.worker_moves
+    )
     yield CounterMetricFamily(
         PREFIX + "sessions_started", "Engine sessions since the start.", value=snapshot.sessions_started
     )

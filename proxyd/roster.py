@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from hostflag import geometry as geometries
 from hostflag import region as regions
 from hostflag.channel import Channel
-from hostflag.messages import FromEngine, Hello
+from hostflag.messages import Hello, ToDaemon
 from proxyd.errors import RefusedError
-from proxyd.roundloop import LoopConfig, LoopError, RoundLoop
+from proxyd.loopsettings import loop_config
+from proxyd.roundloop import LoopError, RoundLoop
 from proxyd.session import Session
 from proxyd.tally import Tally
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from proxyd.events import Events
-    from proxyd.link import Links
     from proxyd.settings import Settings
+    from proxyd.workers import Workers
 
 
 MAX_SESSIONS: Final = 16
@@ -33,9 +34,9 @@ MAX_REGION_BYTES: Final = 4 << 30  # of all sessions together
 class Roster:
     """``on_empty`` is called whenever the last session is over."""
 
-    def __init__(self, events: Events, links: Links, settings: Settings, on_empty: Callable[[], None]) -> None:
+    def __init__(self, events: Events, workers: Workers, settings: Settings, on_empty: Callable[[], None]) -> None:
         self._events = events
-        self._links = links
+        self._workers = workers
         self._settings = settings
         self._on_empty = on_empty
         self._sessions: dict[int, Session] = {}
@@ -78,33 +79,29 @@ class Roster:
             )
         return region_bytes
 
+    def must_be_free(self, region_fd: int) -> None:
+        """Raise RefusedError where a session, one that ends included, still has the region: two loops would write to it."""
+        region_id = regions.check(region_fd).region_id
+        for session in self._sessions.values():
+            if session.region_id == region_id:
+                raise RefusedError("attach", f"session {session.number:016x} still has this region: wait for its end")
+
     def add(
-        self, channel: Channel[FromEngine], hello: Hello, *, number: int, region_fd: int, base: int, log: Any
+        self, channel: Channel[ToDaemon], hello: Hello, *, number: int, region_fd: int, base: int, log: Any
     ) -> Session:
         """
         Start a session on a region whose counter stands at ``base``. It owns ``channel`` once its ``start`` is called.
 
-        Raises RefusedError where its loop does not start, or where another session has the region.
+        Raises RefusedError where its loop does not start.
         """
         header = regions.check(region_fd)
-        for session in self._sessions.values():
-            if session.region_id == header.region_id:
-                raise RefusedError("attach", f"session {session.number:016x} still has this region: wait for its end")
-        settings = self._settings
-        config = LoopConfig(
-            session=number,
-            base=base,
-            network_timeout_ns=round(settings.network_timeout_ms * 1e6),
-            spin_ns=round(settings.spin_us * 1e3),
-            nap_ns=round(settings.nap_us * 1e3),
-        )
         try:
-            loop = RoundLoop(region_fd, channel.fileno(), config)
+            loop = RoundLoop(region_fd, channel.fileno(), loop_config(self._settings, hello, number=number, base=base))
         except (LoopError, OSError) as fault:
             raise RefusedError("region", f"no round loop on this region: {fault}") from fault
         session = Session(
             self._events,
-            self._links,
+            self._workers,
             channel,
             loop,
             hello,

@@ -149,6 +149,10 @@ class RoundLoop:
     def link_state(self) -> LinkState:
         return LinkState(self._status().link)
 
+    def done(self) -> int:
+        """Return the last round that was retired."""
+        return int(self._status().done)
+
     def breaker_state(self) -> BreakerState:
         return BreakerState(self._status().breaker)
 

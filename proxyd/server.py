@@ -7,32 +7,43 @@ import collections
 import contextlib
 import os
 import signal
+import time
 
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from hostflag.channel import ChannelClosed, ChannelTimeout, daemon_end
-from hostflag.messages import Refused
+from hostflag.channel import ChannelClosed, ChannelTimeout, accepted_end
+from hostflag.messages import Refused, Status
+from hostflag.version import VERSION
 from proxyd import http, metrics
 from proxyd.errors import StartError
 from proxyd.events import Events
 from proxyd.handshake import Handshake, Terms
 from proxyd.link import Links
 from proxyd.listener import Listener
+from proxyd.operators import Controls, Operator
 from proxyd.roster import Roster
 from proxyd.signals import Signals
 from proxyd.socketfile import SocketFile
+from proxyd.workers import Workers
 
 
 if TYPE_CHECKING:
     import socket
 
+    from collections.abc import Sequence
+
+    from hostflag.channel import Channel
+    from hostflag.messages import ToDaemon
     from proxyd.settings import MetricsAddress, Settings
 
 
 MAX_HANDSHAKES: Final = 64
-DRAIN_S: Final = 0.25  # for engines to see that no round should follow
+MAX_OPERATORS: Final = 8
+DRAIN_S: Final = 0.25  # at least, for engines to see that no round should follow
+MOST_DRAIN_S: Final = 1.5
+AFTER_TIMEOUT_S: Final = 0.05  # a round in flight ends by the network timeout, and is released a little later
 SHUTDOWN_LIMIT_S: Final = 2.0
 LANDING: Final = (
     b'<!doctype html><title>dsv41-proxyd</title><h1>dsv41-proxyd</h1><p><a href="/metrics">metrics</a></p>\n'
@@ -50,15 +61,16 @@ class Server:
         self._log: Any = structlog.get_logger()
         self._events = Events()
         self._handshakes: dict[Handshake, None] = {}
+        self._operators: dict[Operator, None] = {}
+        self._began = time.monotonic()
         self._outcomes: collections.Counter[str] = collections.Counter()
         self._ending = False
         self._over = False
         with contextlib.ExitStack() as stack:
             stack.callback(self._events.close)
             stack.callback(Signals(self._events, self._heed).close)
-            self._links = Links(settings.worker)
-            stack.callback(self._links.close)
-            self._roster = Roster(self._events, self._links, settings, self._end_if_empty)
+            self._workers = self._make_workers(settings.workers, stack)
+            self._roster = Roster(self._events, self._workers, settings, self._end_if_empty)
             url = self._serve_metrics(settings.metrics, stack) if settings.metrics else None
             self._terms = Terms(network_timeout_ms=settings.network_timeout_ms, metrics=url)
             self._file = SocketFile(settings.socket)
@@ -66,7 +78,15 @@ class Server:
             self._listener = Listener(self._events, self._file.listening, self._meet, self._say_fault)
             stack.callback(self._listener.close)
             self._closing = stack.pop_all()
-        self._log.info("ready", socket=str(settings.socket), worker=settings.worker, metrics=url, pid=os.getpid())
+        self._drain_s = min(max(DRAIN_S, settings.network_timeout_ms / 1e3 + AFTER_TIMEOUT_S), MOST_DRAIN_S)
+        self._log.info(
+            "ready",
+            socket=str(settings.socket),
+            worker=self._workers.endpoint,
+            others=settings.workers[1:],
+            metrics=url,
+            pid=os.getpid(),
+        )
 
     def serve(self) -> bool:
         """Return when a signal has ended the daemon: True where every session came to its end."""
@@ -84,6 +104,15 @@ class Server:
         self._file.close()
         self._log.error("ended by force", sessions=len(self._roster))
 
+    def _make_workers(self, endpoints: Sequence[str], stack: contextlib.ExitStack) -> Workers:
+        links = Links(endpoints[0])
+        stack.callback(links.close)
+        for endpoint in endpoints[1:]:
+            links.check(endpoint)
+        workers = Workers(self._events, links, endpoints)
+        stack.callback(workers.close)
+        return workers
+
     def _serve_metrics(self, address: MetricsAddress, stack: contextlib.ExitStack) -> str:
         try:
             listening = http.bind(address.host, address.port)
@@ -98,13 +127,25 @@ class Server:
 
     def _meet(self, connection: socket.socket) -> None:
         if len(self._handshakes) < MAX_HANDSHAKES:
-            self._handshakes[Handshake(self._events, self._roster, self._terms, connection, self._part)] = None
+            handshake = Handshake(
+                self._events, self._roster, self._terms, connection, on_operator=self._heed_operator, on_over=self._part
+            )
+            self._handshakes[handshake] = None
             return
         reason = f"{MAX_HANDSHAKES} handshakes are under way: try again"
         self._log.warning("engine refused", code="busy", reason=reason, rate_limited=True, rate_key="handshakes")
         self._outcomes["busy"] += 1
-        with daemon_end(connection) as channel, contextlib.suppress(ChannelClosed, ChannelTimeout):
+        with accepted_end(connection) as channel, contextlib.suppress(ChannelClosed, ChannelTimeout):
             channel.send(Refused(code="busy", reason=reason))
+
+    def _heed_operator(self, channel: Channel[ToDaemon], log: Any) -> None:
+        if len(self._operators) >= MAX_OPERATORS:
+            next(iter(self._operators)).close()  # the oldest
+        controls = Controls(self._workers, self._status)
+        self._operators[Operator(self._events, channel, controls, log, self._dismiss)] = None
+
+    def _dismiss(self, operator: Operator) -> None:
+        self._operators.pop(operator, None)
 
     def _part(self, handshake: Handshake, outcome: str) -> None:
         del self._handshakes[handshake]
@@ -125,8 +166,10 @@ class Server:
         self._listener.close()
         for handshake in list(self._handshakes):
             handshake.refuse("draining", "this daemon ends: connect again")
+        for operator in list(self._operators):
+            operator.close()
         self._roster.drain("the daemon ends")
-        self._events.after(DRAIN_S, lambda: self._roster.end("the daemon ends"))
+        self._events.after(self._drain_s, lambda: self._roster.end("the daemon ends"))
         self._events.after(SHUTDOWN_LIMIT_S, self._force_end)
         self._end_if_empty()
 
@@ -140,11 +183,24 @@ class Server:
     def _say_fault(self, fault: Exception) -> None:
         self._log.error("connection not served", reason=str(fault), rate_limited=True, exc_info=fault)
 
+    def _status(self) -> Status:
+        return Status(
+            pid=os.getpid(),
+            version=VERSION,
+            seconds=round(time.monotonic() - self._began, 3),
+            endpoint=self._workers.endpoint,
+            endpoints=self._workers.endpoints,
+            draining=self._ending,
+            sessions=tuple(session.status() for session in self._roster),
+        )
+
     def _snapshot(self) -> metrics.Snapshot:
         running = list(self._roster)
         return metrics.Snapshot(
             tally=self._roster.tally(),
             workers={(each.hello.engine.name, each.hello.engine.rank): each.worker_up for each in running},
+            breakers={(each.hello.engine.name, each.hello.engine.rank): each.loop.breaker_state() for each in running},
+            worker_moves=self._workers.moves,
             ending=len(self._roster) - len(running),
             sessions_started=self._roster.started,
             handshakes=self._outcomes,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hostflag import wire
 from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
 from hostflag.control import Close, Open, SessionGeometry
-from hostflag.messages import Bye, Draining, FromEngine, Goodbye, Hello, Ready, Region
+from hostflag.messages import Bye, Draining, Goodbye, Hello, Ready, Region, SessionStatus, ToDaemon
+from proxyd.breakerlog import BreakerLog
 from proxyd.events import READ
 from proxyd.link import max_message_bytes
 from proxyd.linkkeeper import LinkKeeper
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from proxyd.events import Events, Timer
-    from proxyd.link import Links
     from proxyd.roundloop import LoopEvent, RoundLoop
+    from proxyd.workers import Workers
 
 
 STOP_LIMIT_S: Final = 2.0
@@ -48,8 +49,8 @@ class Session:
     def __init__(
         self,
         events: Events,
-        links: Links,
-        channel: Channel[FromEngine],
+        workers: Workers,
+        channel: Channel[ToDaemon],
         loop: RoundLoop,
         hello: Hello,
         *,
@@ -75,9 +76,10 @@ class Session:
         opening = Open(
             protocol=wire.PROTOCOL, engine=engine, model=hello.model, geometry=SessionGeometry.of(hello.geometry)
         )
+        self._breaker = BreakerLog(self._log)
         self._keeper = LinkKeeper(
             events,
-            links,
+            workers,
             loop,
             opening=wire.encode_control(number, opening),
             max_bytes=max_message_bytes(hello.geometry),
@@ -108,6 +110,22 @@ class Session:
     @property
     def worker_up(self) -> bool:
         return self.loop.link_state() is LinkState.UP
+
+    def status(self) -> SessionStatus:
+        """Return how it is now. Not once it is over."""
+        engine = self.hello.engine
+        return SessionStatus(
+            session=f"{self.number:016x}",
+            engine=printable(engine.name),
+            rank=engine.rank,
+            pid=engine.pid,
+            seconds=round(time.monotonic() - self._began, 3),
+            round=self.loop.done(),
+            link=self.loop.link_state().name.lower(),
+            endpoint=self._keeper.endpoint,
+            worker=self._keeper.worker,
+            breaker=self.loop.breaker_state().name.lower(),
+        )
 
     def drain(self, reason: str) -> None:
         """Take no new rounds, and tell the engine why."""
@@ -167,6 +185,8 @@ class Session:
             case EventKind.FAULT:
                 self._log.error("the engine's region is not sound", reason=event.reason)
                 self.end(_REASONS[event.kind])
+            case EventKind.BREAKER_OPEN | EventKind.BREAKER_PROBE | EventKind.BREAKER_CLOSED:
+                self._breaker.take(event)
             case EventKind.BAD_GATHER:
                 self._log.error("a gathered round does not fit its header", reason=event.reason)
             case _:

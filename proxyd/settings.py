@@ -14,10 +14,10 @@ from typing import Final
 
 from hostflag.defaults import ENGINE_SOCKET, WORKER_ENDPOINT
 from hostflag.version import VERSION
+from proxyd.endpoints import checked_endpoint, checked_endpoints, host_and_port
 
 
 MAX_SOCKET_PATH_BYTES: Final = 107  # sun_path less its NUL
-MAX_IPC_PATH_BYTES: Final = 107
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,29 @@ class MetricsAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Times carry their unit in the name. ``metrics`` None serves none."""
+    """Times carry their unit in the name. ``workers``: the most preferred endpoint first. ``metrics`` None serves none."""
 
     socket: Path
-    worker: str
+    workers: tuple[str, ...]
     metrics: MetricsAddress | None
     network_timeout_ms: float = 150.0
     spin_us: float = 50.0
     nap_us: float = 20.0
+    breaker_failures: int = 3
+    breaker_cool_ms: float = 500.0
     log_level: str = "info"
     log_format: str = "auto"
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
     """Returns the settings; leaves through ``SystemExit`` (2, with the reason on stderr) where they are wrong."""
-    values = _parser().parse_args(argv)
-    return Settings(**vars(values))
+    parser = _parser()
+    values = vars(parser.parse_args(argv))
+    try:
+        workers = checked_endpoints(values.pop("workers", [WORKER_ENDPOINT]))
+    except ValueError as fault:
+        parser.error(f"argument --worker: {fault}")
+    return Settings(workers=workers, **values)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,8 +77,10 @@ def _parser() -> argparse.ArgumentParser:
         "--worker",
         metavar="ENDPOINT",
         type=_endpoint,
-        default=WORKER_ENDPOINT,
-        help="the worker, tcp:// or ipc://",
+        action="append",
+        dest="workers",
+        default=argparse.SUPPRESS,
+        help=f"the worker, tcp:// or ipc://; again for others to fall back on, the most preferred first (default: {WORKER_ENDPOINT})",
     )
     add(
         "--metrics",
@@ -90,7 +99,21 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--spin-us", metavar="US", type=_number(0, 10_000), default=50.0, help="the longest spin while a gather is near"
     )
-    add("--nap-us", metavar="US", type=_number(1, 100_000), default=20.0, help="the shortest nap while a gather is far")
+    add("--nap-us", metavar="US", type=_number(1, 10_000), default=20.0, help="the shortest nap while a gather is far")
+    add(
+        "--breaker-failures",
+        metavar="N",
+        type=_count(1000),
+        default=3,
+        help="so many rounds in a row without a good reply open the circuit breaker; 0: never",
+    )
+    add(
+        "--breaker-cool-ms",
+        metavar="MS",
+        type=_number(1, 4000),
+        default=500.0,
+        help="how long it stays open at first; doubled, up to 4 s, while the worker goes on failing",
+    )
     add(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="least level that is written"
     )
@@ -116,24 +139,19 @@ def _socket_path(text: str) -> Path:
 
 
 def _endpoint(text: str) -> str:
-    scheme, separator, rest = text.partition("://")
-    if not separator or scheme not in ("tcp", "ipc"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no endpoint: give tcp://HOST:PORT or ipc://PATH")
-    if scheme == "tcp":
-        host, port = _host_and_port(rest, text)
-        if port == 0 or host in ("", "*"):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is where a worker would listen: name the host and port to connect to"
-            )
-    elif not rest or len(rest.encode()) > MAX_IPC_PATH_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r}: an ipc:// path has 1 to {MAX_IPC_PATH_BYTES} bytes")
-    return text
+    try:
+        return checked_endpoint(text)
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from fault
 
 
 def _metrics(text: str) -> MetricsAddress | None:
     if text == "off":
         return None
-    host, port = _host_and_port(text, text)
+    try:
+        host, port = host_and_port(text, text)
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from fault
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)
@@ -145,16 +163,6 @@ def _metrics(text: str) -> MetricsAddress | None:
     raise argparse.ArgumentTypeError(f"{text!r}: the host must be an address, such as 127.0.0.1 or [::1]; or say off")
 
 
-def _host_and_port(text: str, whole: str) -> tuple[str, int]:
-    host, separator, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise argparse.ArgumentTypeError(f"{whole!r} needs a port of 0 to 65535 at its end, as in 127.0.0.1:9741")
-    if not host or (":" in host and not bracketed):
-        raise argparse.ArgumentTypeError(f"{whole!r} needs a host before the port (an IPv6 address in brackets)")
-    return host[1:-1] if bracketed else host, int(port)
-
-
 def _number(least: float, most: float) -> Callable[[str], float]:
     def convert(text: str) -> float:
         try:
@@ -164,5 +172,14 @@ def _number(least: float, most: float) -> Callable[[str], float]:
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
         return value
+
+    return convert
+
+
+def _count(most: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) > most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {most}")
+        return int(text)
 
     return convert

@@ -23,7 +23,7 @@ from hostflag.version import VERSION
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = ("hostflag", "proxyd", "engine_shim", "refworker", "dsv41_rehearse")
 MODULES: Final = ("hostflag._hostflag", "proxyd._daemon", "engine_shim._engine", "dsv41_rehearse._standin")
-COMMANDS: Final = ("dsv41-proxyd", "dsv41-refworker", "dsv41-rehearse")
+COMMANDS: Final = ("dsv41-proxyd", "dsv41-proxyctl", "dsv41-refworker", "dsv41-rehearse")
 NOT_SOURCE: Final = (".git", ".*_cache", ".venv", "*.so", "__pycache__", "build", "dist", "*.egg-info", ".hypothesis")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

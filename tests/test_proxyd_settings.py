@@ -13,7 +13,7 @@ from proxyd.settings import MAX_SOCKET_PATH_BYTES, MetricsAddress, parse
 def test_defaults_are_those_of_the_documentation() -> None:
     settings = parse([])
     assert settings.socket == Path("/run/dsv41-proxyd/engine.sock")
-    assert settings.worker == "tcp://127.0.0.1:5741"
+    assert settings.workers == ("tcp://127.0.0.1:5741",)
     assert settings.metrics == MetricsAddress("127.0.0.1", 9741)
     assert (settings.network_timeout_ms, settings.spin_us, settings.nap_us) == (150, 50, 20)
 
@@ -37,7 +37,7 @@ def test_metrics_addresses(text: str, address: MetricsAddress | None) -> None:
 
 @pytest.mark.parametrize("text", ["tcp://worker.example:5741", "tcp://[fe80::1]:5741", "ipc:///run/worker.sock"])
 def test_worker_endpoints(text: str) -> None:
-    assert parse(["--worker", text]).worker == text
+    assert parse(["--worker", text]).workers == (text,)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection of somebody who looks after the daemon: dsv41-proxyctl, or another program that speaks its messages."""
+
+from __future__ import annotations
+
+import os
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
+from hostflag.messages import (
+    PROTOCOL_VERSION,
+    Done,
+    OperatorHello,
+    Refused,
+    Status,
+    StatusRequest,
+    SwitchWorker,
+    ToDaemon,
+    ToOperator,
+)
+from hostflag.version import VERSION
+from proxyd.endpoints import checked_endpoints
+from proxyd.errors import RefusedError, StartError
+from proxyd.events import READ
+from proxyd.peer import Peer, printable
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxyd.events import Events, Timer
+    from proxyd.workers import Workers
+
+
+IDLE_LIMIT_S: Final = 30.0
+SETTLE_S: Final = 0.7  # how long a switch is waited for before its answer says how things stand
+TICK_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What an operator can see and do."""
+
+    workers: Workers
+    status: Callable[[], Status]
+
+
+class Operator:
+    """Owns ``channel`` until it is closed; ``on_over`` hears of that. ``hello`` was its first message."""
+
+    def __init__(
+        self,
+        events: Events,
+        channel: Channel[ToDaemon],
+        controls: Controls,
+        log: Any,
+        on_over: Callable[[Operator], None],
+    ) -> None:
+        self._events = events
+        self._channel = channel
+        self._controls = controls
+        self._log = log
+        self._on_over = on_over
+        self._ticks_left = 0
+        self._timer: Timer = events.after(IDLE_LIMIT_S, self.close)
+        events.watch(channel, READ, self._ready)
+        self._answer(Done(text=f"dsv41-proxyd {VERSION}, pid {os.getpid()}"))
+
+    def close(self) -> None:
+        """Close the connection. Closing twice is harmless."""
+        if self._channel.fileno() < 0:
+            return
+        self._timer.cancel()
+        self._events.forget(self._channel)
+        self._channel.close()
+        self._on_over(self)
+
+    def _ready(self) -> None:
+        try:
+            received = self._channel.receive(0)
+            received.close_fds()
+            self._take(received.message)
+        except ChannelTimeout:
+            return
+        except ChannelClosed:
+            self.close()
+        except BadMessage as fault:
+            self._end("message", printable(str(fault)))
+        except Exception:  # noqa: BLE001 - one operator's trouble must not become the engines'
+            self._log.exception("operator's request failed")
+            self._end("internal", "an error in the daemon: its log says more")
+
+    def _take(self, message: ToDaemon) -> None:
+        self._timer.cancel()
+        self._timer = self._events.after(IDLE_LIMIT_S, self.close)
+        match message:
+            case StatusRequest():
+                self._answer(self._controls.status())
+            case SwitchWorker():
+                self._switch(message.endpoints)
+            case _:
+                self._end("order", f"{type(message).__name__} came where SWITCH_WORKER or STATUS_REQUEST was due")
+
+    def _switch(self, texts: tuple[str, ...]) -> None:
+        try:
+            endpoints = checked_endpoints(texts)
+            self._log.info("operator switches workers", endpoints=endpoints)
+            # Until it is answered nothing more is read: one request at a time.
+            self._events.forget(self._channel)
+            self._controls.workers.switch(endpoints, self._begin_wait)
+        except (ValueError, StartError) as fault:
+            self._wait_over()
+            self._answer(Refused(code="endpoint", reason=printable(str(fault))))
+
+    def _begin_wait(self) -> None:
+        self._ticks_left = round(SETTLE_S / TICK_S)
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._channel.fileno() < 0:
+            return
+        workers = self._controls.workers
+        if not workers.settled and self._ticks_left:
+            self._ticks_left -= 1
+            self._events.after(TICK_S, self._wait)
+            return
+        self._wait_over()
+        self._answer(
+            Done(text=f"the worker is {workers.endpoint}{'' if workers.settled else ', which has not answered yet'}")
+        )
+
+    def _wait_over(self) -> None:
+        if self._channel.fileno() >= 0:
+            self._events.forget(self._channel)
+            self._events.watch(self._channel, READ, self._ready)
+
+    def _answer(self, message: ToOperator) -> None:
+        try:
+            self._channel.send(message)
+        except (ChannelClosed, ChannelTimeout) as fault:
+            self._log.debug("operator was not told", reason=str(fault))
+            self.close()
+
+    def _end(self, code: str, reason: str) -> None:
+        self._answer(Refused(code=code, reason=reason))
+        self.close()
+
+
+def admit(hello: OperatorHello, peer: Peer) -> None:
+    """Raise RefusedError where this operator is not to be served."""
+    if hello.protocol != PROTOCOL_VERSION:
+        raise RefusedError(
+            "protocol",
+            f"this daemon ({VERSION}) speaks protocol {PROTOCOL_VERSION}, not {hello.protocol}: update the older",
+        )
+    if peer.uid not in {0, os.geteuid()}:
+        raise RefusedError("permission", f"only root and uid {os.geteuid()}, the daemon's own, may do this: use sudo")
