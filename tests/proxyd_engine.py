@@ -96,7 +96,7 @@ class Engine:
     def ready(self, name: str = "engine", geometry: Geometry = GEOMETRY) -> Engine:
         """Do the whole handshake."""
         identity = m.EngineIdentity(name=name, pid=os.getpid())
-        welcome = self.ask(hello(engine=identity, geometry=geometry))
+        welcome = self.ask(hello(engine=identity, geometry=geometry, deadline_ms=60_000.0))
         assert isinstance(welcome, m.Welcome), welcome
         self.session = int(welcome.session, 16)
         assert isinstance(self.ask(m.Create()), m.Region)
@@ -114,6 +114,22 @@ class Engine:
             owner, verdict = view.verdict(t % self.geometry.slots)
         assert owner == t
         return Verdict(verdict)
+
+    def attach(self, fd: int, base: int, name: str = "engine") -> FromDaemon:
+        """Do the handshake with a region of the engine's own, which this takes; return the answer to ATTACH."""
+        welcome = self.ask(hello(engine=m.EngineIdentity(name=name, pid=os.getpid()), deadline_ms=60_000.0))
+        assert isinstance(welcome, m.Welcome), welcome
+        self.session, self.geometry, self.region_fd = int(welcome.session, 16), GEOMETRY, fd
+        return self.ask(m.Attach(base=base), [fd])
+
+    def set_words(self, **values: int) -> None:
+        """Store words by name: submitted, gathered, consumed, lost; released, which both sides write."""
+        layout = ffi.new("struct hf_layout *")
+        assert lib.hf_layout_of(geometries.to_c(self.geometry), layout) == 0
+        for name, value in values.items():
+            at = layout.shared_words if name == "released" else layout.engine_words
+            number = 0 if name == "released" else ("submitted", "gathered", "consumed", "lost").index(name)
+            struct.pack_into("<I", self._mapped(), at + number * lib.HF_LINE, value)
 
     def submit(self, t: int) -> None:
         """Submit and gather round t: one request without rows that wants drafts after token 7."""

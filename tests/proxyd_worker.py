@@ -55,6 +55,7 @@ class Worker:
         self.answer = answer
         self.opens: list[object] = []
         self.rounds = 0
+        self.idle = True  # every message taken so far was answered
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 0)
@@ -81,10 +82,12 @@ class Worker:
     def _run(self) -> None:
         while not self._stop.is_set():
             if self._router.poll(20):
+                self.idle = False
                 parts = self._router.recv_multipart()
                 header = wire.decode_header(parts[1])
                 self.rounds += header.kind is Kind.ROUND
                 self.answer(self, parts, header)
+                self.idle = True
 
 
 class Rounds:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,6 +18,7 @@ from proxyd_harness import Daemon
 from hostflag import messages as m
 from hostflag import region as regions
 from hostflag.region import Word
+from hostflag.verdicts import Phase, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,20 @@ def no_memfd() -> int:
     return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
 
+def copy(*, last: int = 0, seal: bool = True, at: int | None = None) -> int:
+    """Return a region's bytes in another memfd, ``last`` bytes shorter, sealed as one, with the header's byte ``at`` changed."""
+    region = regions.create(GEOMETRY)
+    whole = bytearray(os.pread(region, os.fstat(region).st_size, 0))
+    if at is not None:
+        whole[at] ^= 1
+    fd = os.memfd_create("copy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.pwrite(fd, whole[: len(whole) - last], 0)
+    if seal:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    os.close(region)
+    return fd
+
+
 def a_file_like_a_region() -> int:
     region = regions.create(GEOMETRY)
     copy = os.memfd_create("copy", os.MFD_CLOEXEC)
@@ -82,6 +99,12 @@ def a_file_like_a_region() -> int:
         (no_memfd, 0, "memfd"),
         (a_file_like_a_region, 0, "sealed"),
         (lambda: region_at(5), 4, "not at rest"),
+        (lambda: copy(seal=False), 0, "sealed"),
+        (lambda: copy(last=4096), 0, "not as large"),
+        (lambda: copy(at=0), 0, "wrong magic"),
+        (lambda: copy(at=8), 0, "layout version"),
+        (lambda: copy(at=16), 0, "another layout"),
+        (lambda: copy(at=24), 0, "geometry"),
     ],
 )
 def test_a_region_that_cannot_be_adopted(attaching: Engine, make: Callable[[], int], base: int, words: str) -> None:
@@ -110,6 +133,76 @@ def test_a_region_that_another_session_has(daemon: Daemon) -> None:
         base = owner.word(Word.CONSUMED)
         thief.channel.send(m.Attach(base=base), [owner.region_fd])
         refused(thief, "attach", "still has this region")
+
+
+def test_a_refused_attach_leaves_the_owner_alone(daemon: Daemon) -> None:
+    """Also where it is the same engine: that its session is ended is CREATE's business."""
+    with unharmed(daemon, "owner") as owner, Engine(daemon.path) as second:
+        answer = second.attach(os.dup(owner.region_fd), owner.word(Word.CONSUMED), "owner")
+        assert isinstance(answer, m.Refused)
+        assert f"{owner.session:016x}" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"lost": 1}, "lost word is set"),
+        ({"submitted": 8}, "not at rest at 7: submitted 8"),
+        ({"gathered": 6}, "not at rest at 7"),
+        ({"consumed": 6}, "not at rest at 7"),
+        ({"released": 8}, "released is past the base"),
+    ],
+)
+def test_words_that_are_not_at_rest(engine: Engine, words: dict[str, int], reason: str) -> None:
+    engine.geometry, engine.region_fd = GEOMETRY, region_at(7)
+    engine.set_words(**words)
+    answer = engine.attach(engine.region_fd, 7)
+    assert isinstance(answer, m.Refused)
+    assert reason in answer.reason
+    gone(engine)
+
+
+def test_attach_where_hello_was_due(engine: Engine) -> None:
+    fd = region_at(0)
+    engine.channel.send(m.Attach(base=0), [fd])
+    os.close(fd)
+    refused(engine, "order", "HELLO")
+
+
+def test_attach_in_a_running_session(daemon: Daemon) -> None:
+    with unharmed(daemon), Engine(daemon.path) as engine:
+        engine.ready()
+        fd = region_at(0)
+        engine.channel.send(m.Attach(base=0), [fd])
+        os.close(fd)
+        gone(engine)
+
+
+def test_after_a_refusal_the_same_region_can_be_offered_again(daemon: Daemon) -> None:
+    fd = region_at(7)
+    with Engine(daemon.path) as wrong:
+        assert isinstance(wrong.attach(os.dup(fd), 6), m.Refused)
+    with Engine(daemon.path) as right:
+        assert isinstance(right.attach(fd, 7), m.Ready)
+        assert right.round(8) is Verdict.DISCONNECTED
+
+
+def test_what_a_killed_daemon_left_is_taken_up_by_the_next(short_dir: Path) -> None:
+    """Its rounds were released by the engine: retired stands where it died, and goes on at the base."""
+    with Daemon(short_dir) as first, Engine(first.path) as engine:
+        engine.ready()
+        engine.round(1)
+        kept = os.dup(engine.region_fd)
+        first.process.kill()
+        first.join()
+        gone(engine)
+        engine.set_words(submitted=3, gathered=3, consumed=3, released=3)
+        assert (engine.word(Word.RETIRED), engine.word(Word.PHASE)) == (1, Phase.RUNNING)
+        with Daemon(short_dir) as second, Engine(second.path) as again:
+            assert isinstance(again.attach(kept, 3), m.Ready)
+            assert again.session != engine.session
+            assert again.word(Word.RETIRED) == 3
+            assert [again.round(t) for t in (4, 5)] == [Verdict.DISCONNECTED] * 2
 
 
 def test_a_region_goes_on_in_the_next_session(daemon: Daemon) -> None:
