@@ -211,6 +211,11 @@ class Session:
         self.settle()
         return self.status()
 
+    @property
+    def ended(self) -> bool:
+        """Whether its watchdog has ended: it is lost, and the stream is past all its rounds."""
+        return bool(lib.hfe_ended(self._open()))
+
     def reap(self) -> bool:
         """End a lost session whose stream is past everything. Whether that is so; never waits. Any thread, but only one."""
         handle = self._open()

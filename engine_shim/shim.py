@@ -4,18 +4,35 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 
+from pathlib import Path
 from types import TracebackType
+from typing import Final
 
+from engine_shim import farewell, forks
 from engine_shim.batch import Batch
+from engine_shim.connection import hello_of
+from engine_shim.errors import HandshakeFailed, SessionClosed, StreamStuck
+from engine_shim.handover import Handover
+from engine_shim.keeper import Keeper
 from engine_shim.mode import Mode
+from engine_shim.pool import Pool
 from engine_shim.record import RoundRecord, RoundTable
+from engine_shim.seat import Seat
+from engine_shim.session import Session
 from engine_shim.shimoptions import ShimOptions
 from engine_shim.shimstatus import ShimStatus
+from engine_shim.shimview import ShimView
 from engine_shim.softstream import SoftStream
+from engine_shim.spare import Spare
 from engine_shim.ticket import RoundRef, Ticket
 from hostflag.messages import EngineIdentity, Geometry, Welcome
-from hostflag.verdicts import Verdict
+from hostflag.verdicts import Loss, Skip, Verdict
+
+
+NO_SESSION: Final = Ticket(None, Skip.NO_SESSION, 0, 0, 0, 0)
 
 
 class Shim:
@@ -23,7 +40,8 @@ class Shim:
     Made once by an engine rank; one thread, the engine thread, submits. A keeper thread connects, and again after a loss.
 
     Nothing here but the constructor, ``wait_session`` and ``close`` ever waits. Rounds are named by RoundRef (``Ticket.ref``,
-    ``Ticket.refs``): two sessions may give two rounds the same number.
+    ``Ticket.refs``): two sessions may give two rounds the same number. In a forked child it is dead: steps are target-only there,
+    nothing is enqueued, nothing of the parent's is touched.
     """
 
     def __init__(
@@ -43,7 +61,38 @@ class Shim:
         Returns once there is a session, or after ``options.start_timeout_s`` without one: target-only then, unless
         ``options.strict``: that raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed, with nothing left behind.
         """
-        raise NotImplementedError
+        options = options or ShimOptions()
+        self.mode = options.mode if mode is None else mode
+        self.geometry = geometry
+        hello = hello_of(geometry, model, engine, options.deadline_ms, spin_us=options.spin_us, nap_us=options.nap_us)
+        self._seat = Seat()
+        self._pool = Pool(options.regions)
+        self._spare = Spare(stream, geometry)
+        self._dead = False  # in a forked child
+        self._last: ShimStatus | None = None
+        self._looking = threading.Lock()  # who looks at regions, and who unmaps them
+        socket = options.socket if path is None else Path(path)
+        handover = Handover(socket, hello, stream=stream, pool=self._pool, mode=self.mode, options=options)
+        self._keeper = Keeper(handover, self._pool, options, self._offer)
+        self._view = ShimView(self.mode, stream, self._pool, self._keeper, self._spare)
+        forks.forget_in_children(self)
+        forks.close_at_exit(self)
+        self._keeper.start()
+        self._start(options)
+
+    def _start(self, options: ShimOptions) -> None:
+        keeper = self._keeper
+        with keeper.changed:
+            keeper.changed.wait_for(
+                lambda: keeper.reason is None or (keeper.tries > 0 and not options.strict), options.start_timeout_s
+            )
+        if keeper.reason is not None and options.strict:
+            fault = keeper.fault or HandshakeFailed(f"no session within {options.start_timeout_s:g} s")
+            self.close()
+            raise fault
+
+    def _offer(self, session: Session | None) -> None:
+        self._seat.offered = session
 
     def __enter__(self) -> Shim:
         return self
@@ -55,7 +104,7 @@ class Shim:
 
     def batch(self, max_requests: int | None = None) -> Batch:
         """Return an empty batch; ``max_requests`` None takes the geometry's."""
-        raise NotImplementedError
+        return Batch(self.geometry.max_requests if max_requests is None else max_requests)
 
     def submit(self, batch: Batch) -> Ticket:
         """
@@ -65,53 +114,77 @@ class Shim:
         says, ``drafts_out`` will hold legal ids. A loss raises nothing. Raises SubmitFailed where the batch is none, or where a
         stream operation failed.
         """
-        raise NotImplementedError
+        session = self._take()
+        if session is not None:
+            return session.submit(batch)
+        return NO_SESSION if self._dead else self._spare.submit(batch)
 
     def flush(self) -> Ticket:
         """Ship prefill rows that wait for the ring, without a batch: for an engine that has nothing to do."""
-        raise NotImplementedError
+        session = self._take()
+        return NO_SESSION if session is None else session.flush()
 
     def verdict(self, ref: RoundRef) -> Verdict | None:
         """Return a round's verdict, OPEN while it has none; None where its slot went on."""
-        raise NotImplementedError
+        session = self._find(ref)
+        return None if session is None else session.verdict(ref.round)
 
     def consumed(self, ref: RoundRef) -> bool:
         """Whether the stream has copied the round's reply; True too of a session that is forgotten."""
-        raise NotImplementedError
+        session = self._find(ref)
+        return True if session is None else session.consumed(ref.round)
 
     def drafts(self, ref: RoundRef) -> list[list[int]]:
         """Return what ``Session.drafts`` does. Raises LookupError."""
-        raise NotImplementedError
+        return self._found(ref).drafts(ref.round)
 
     def table(self, ref: RoundRef) -> RoundTable:
         """Return what ``Session.table`` does. Raises LookupError."""
-        raise NotImplementedError
+        return self._found(ref).table(ref.round)
 
     def record(self, ref: RoundRef) -> RoundRecord:
         """Return what ``Session.record`` does. Raises LookupError."""
-        raise NotImplementedError
+        return self._found(ref).record(ref.round)
 
     def settle(self) -> int:
         """Book the rounds that finished since the last call; submit does it too. Engine thread. Returns how many."""
-        raise NotImplementedError
+        return 0 if self._dead else self._seat.settle()
 
     def status(self) -> ShimStatus:
-        """Return a snapshot; after close, the last one. Any thread."""
-        raise NotImplementedError
+        """Return a snapshot; after close, the last one. Any thread. A forked child counts nothing."""
+        if self._dead:
+            return self._view.without_memory("this is a forked child")
+        with self._looking:
+            return self._last or self._view.look(self._seat.offered)
 
     @property
     def session(self) -> int | None:
         """The id of the session that steps are submitted to; None: they are target-only."""
-        raise NotImplementedError
+        session = self._seat.offered
+        return None if session is None else session.id
 
     @property
     def welcome(self) -> Welcome | None:
         """What the daemon of the session in use said of itself (pid, metrics URL); None without one."""
-        raise NotImplementedError
+        session = self._seat.offered
+        return None if session is None else session.welcome
 
     def wait_session(self, timeout_s: float, *, other_than: int | None = None) -> bool:
         """Wait until there is a session (whose id is not ``other_than``). False where there is none in time. Not the engine thread."""
-        raise NotImplementedError
+
+        def there() -> bool:
+            session = self._seat.offered
+            return session is not None and session.id != other_than
+
+        if self._dead:
+            return False
+        with self._keeper.changed:
+            return self._keeper.changed.wait_for(there, timeout_s)
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has been done."""
+        return self._last is not None
 
     def close(self, timeout_s: float = 5.0) -> None:
         """
@@ -119,4 +192,58 @@ class Shim:
 
         Raises StreamStuck where the stream does not get past what it was given: its regions stay, and it can be called again.
         """
-        raise NotImplementedError
+        if self._dead or self._last is not None:
+            return
+        until = time.monotonic() + timeout_s
+        if not self._keeper.stop(timeout_s):
+            raise StreamStuck(
+                f"the keeper did not end within {timeout_s:g} s: it is making a region known to the device"
+            )
+        session = self._take()
+        self._end_sessions(until)
+        self._seat.settle()
+        with self._looking:
+            last = self._view.look(session)
+            lost = Loss.CLOSED if session is None else session.lost
+            self._seat.clear()
+            leaving = None if session is None else self._pool.leave()
+            self._pool.close()
+            self._last = last
+        self._spare.close()
+        self._keeper.close()
+        if leaving is not None:
+            farewell.say(leaving, until - time.monotonic(), lost=lost)
+
+    def _end_sessions(self, until: float) -> None:
+        """End the session in use, and lost ones that the stream was not past yet."""
+        for place in self._pool:
+            if place.session is not None:
+                place.session.end(max(0.0, until - time.monotonic()))
+                if place is not self._pool.in_use:
+                    place.session = None
+
+    def forked(self) -> None:
+        """In a forked child: close what keeps the parent's sessions open, and be dead from here on."""
+        if self._dead or self._last is not None:
+            return
+        self._dead = True
+        self._keeper.close()
+        self._seat.clear()
+        self._pool.forked()
+
+    def _take(self) -> Session | None:
+        if self._last is not None:
+            raise SessionClosed("the shim is closed")
+        seat = self._seat
+        return seat.taken if seat.offered is seat.taken else seat.take()
+
+    def _find(self, ref: RoundRef) -> Session | None:
+        if self._last is not None:
+            raise SessionClosed("the shim is closed")
+        return self._seat.find(ref)
+
+    def _found(self, ref: RoundRef) -> Session:
+        session = self._find(ref)
+        if session is None:
+            raise LookupError(f"session {ref.session:016x} of round {ref.round} is forgotten")
+        return session

@@ -77,6 +77,11 @@ class SoftStream:
         """
         lib.hfs_fail_nth(self.c, n, error, onwards)
 
+    @property
+    def kept(self) -> int:
+        """How many regions were made known to it, ever."""
+        return int(lib.hfs_kept(self.c))
+
     def close(self, timeout_s: float = 5.0) -> None:
         """
         Run what is enqueued, then end the thread. Closing twice is harmless.

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One try to get a session: which region it is on, and what becomes of the region where the try fails half-way."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from engine_shim.errors import ConnectionRefusedByDaemon, HandshakeFailed
+from engine_shim.handshake import Handshake, Patience, reach
+from engine_shim.mode import Mode
+from engine_shim.pool import Place, Pool
+from engine_shim.region import Region
+from engine_shim.session import Session, SessionTerms
+from engine_shim.shimoptions import ShimOptions
+from engine_shim.softstream import SoftStream
+from hostflag.channel import Channel
+from hostflag.messages import FromDaemon, Hello, Ready, Welcome
+
+
+SETTLE_S: Final = 0.25  # for a stream that is about to be past a region's rounds, before a new region is made
+LOOK_S: Final = 0.002
+
+
+class Interrupted(Exception):
+    """The shim is being closed."""
+
+
+class Handover:
+    """Tries, one after the other, with whatever daemon is at ``path`` by then. ``place``: where the last session is."""
+
+    def __init__(
+        self, path: Path, hello: Hello, *, stream: SoftStream, pool: Pool, mode: Mode, options: ShimOptions
+    ) -> None:
+        self._path = path
+        self._hello = hello
+        self._stream = stream
+        self._pool = pool
+        self._mode = mode
+        self._options = options
+        self.place: Place | None = None
+
+    def run(self, bell: int, loss: int, over: Callable[[], bool]) -> Session:
+        """
+        Return a new session. ``bell`` becomes readable where ``over`` may have turned true: then Interrupted is raised.
+
+        Raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed. A connection that a region went over, either way,
+        is that region's fence then; any other is closed.
+        """
+        until = time.monotonic() + self._options.handshake_s
+        channel = reach(self._path, 0)
+        self.place = None
+        try:
+            handshake = Handshake(channel, self._hello, _patience(bell, over, until))
+            welcome = handshake.greet()
+            place = self._free(over)
+            ready = self._adopt(handshake, channel, place) if place else self._ask(handshake, channel)
+            return self._begin(channel, welcome, ready, loss)
+        except BaseException:
+            self._give_up(channel)
+            raise
+
+    def _give_up(self, channel: Channel[FromDaemon]) -> None:
+        if self.place is None:
+            channel.close()
+        else:
+            self.place.region.withdraw()
+
+    def _free(self, over: Callable[[], bool]) -> Place | None:
+        """Return a region that can be offered. One that only waits for the stream is worth a moment."""
+        until = time.monotonic() + SETTLE_S
+        while True:
+            self._pool.look()
+            place = self._pool.free()
+            if place is not None or not self._pool.settling or time.monotonic() >= until:
+                return place
+            if over():
+                raise Interrupted
+            time.sleep(LOOK_S)
+
+    def _adopt(self, handshake: Handshake, channel: Channel[FromDaemon], place: Place) -> Ready:
+        base = place.region.base()
+        if base is None:
+            raise HandshakeFailed("the region to be adopted is not at rest")
+        place.region.offer()
+        place.owner = channel
+        self.place = place
+        try:
+            handshake.attach(place.region.fileno(), base)
+            return handshake.ready()
+        except ConnectionRefusedByDaemon:
+            place.shunned = True
+            raise
+
+    def _ask(self, handshake: Handshake, channel: Channel[FromDaemon]) -> Ready:
+        if not self._pool.room:
+            raise HandshakeFailed(
+                f"all {self._options.regions} regions are in the hands of daemons that are not gone, or poisoned: "
+                "end the stopped dsv41-proxyd processes"
+            )
+        fd = handshake.create()
+        try:
+            backlog_rows = self._options.session.backlog(self._hello.geometry)
+            region = Region(fd, self._stream, self._hello.geometry, backlog_rows)
+        finally:
+            os.close(fd)  # the map stays
+        self.place = self._pool.add(region, channel)
+        return handshake.ready()
+
+    def _begin(self, channel: Channel[FromDaemon], welcome: Welcome, ready: Ready, loss: int) -> Session:
+        assert self.place is not None
+        terms = SessionTerms(
+            deadline_ms=self._options.deadline_ms,
+            mode=self._mode,
+            options=self._options.session,
+            owns_region=False,
+            loss_fd=loss,
+        )
+        session = Session(self.place.region, channel, welcome=welcome, ready=ready, stream=self._stream, terms=terms)
+        self.place.session = session
+        for place in self._pool:
+            place.shunned = False
+        return session
+
+
+def _patience(bell: int, over: Callable[[], bool], until: float) -> Patience:
+    def wait(channel: Channel[FromDaemon]) -> bool:
+        poller = select.poll()
+        poller.register(channel.fileno(), select.POLLIN)
+        poller.register(bell, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poller.poll(max(0.0, until - time.monotonic()) * 1000)}
+            if over():
+                raise Interrupted
+            if channel.fileno() in ready:
+                return True
+            if not ready:
+                return False
+
+    return wait

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The keeper: a thread that sees to it that there is a session. It connects, hands a region over, watches, and begins again.
+
+The engine thread never waits for it: it takes the session it finds.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import random
+import select
+import threading
+import time
+
+from collections.abc import Callable
+from typing import Final
+
+from engine_shim.budget import Budget
+from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, ShimError
+from engine_shim.handover import Handover, Interrupted
+from engine_shim.pool import Pool
+from engine_shim.session import Session
+from engine_shim.shimoptions import ShimOptions
+from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
+from hostflag.messages import Draining, FromDaemon, Resumed
+from hostflag.verdicts import Loss
+
+
+RECOVERIES_KEPT: Final = 1024
+SETTLED_S: Final = 1.0  # a session that lasted so long was a good one: the next try is made at once
+LOOK_S: Final = 0.01  # how often a stream is asked whether it is past a lost region's rounds
+_log: Final = logging.getLogger("engine_shim")
+
+
+class Keeper:
+    """
+    ``publish`` gets each new session, and None at its loss, in the keeper's thread. Owns pool and budget while it runs.
+
+    ``reason``: why there is no session, None while there is one. ``fault``: how the last try failed. ``tries``: how many failed.
+    """
+
+    def __init__(
+        self, handover: Handover, pool: Pool, options: ShimOptions, publish: Callable[[Session | None], None]
+    ) -> None:
+        self._handover = handover
+        self._pool = pool
+        self._options = options
+        self._publish = publish
+        self.budget = Budget(options.respawns, options.respawn_reset_s)
+        self.losses: collections.Counter[str] = collections.Counter()
+        self.recovery_ms: collections.deque[float] = collections.deque(maxlen=RECOVERIES_KEPT)
+        self.sessions = 0
+        self.reason: str | None = "there was no session yet"
+        self.fault: ShimError | None = None
+        self.tries = 0
+        self.changed = threading.Condition()
+        self._said = ""
+        self._stop = False
+        self._owing = False  # an unplanned loss that the budget has not paid for
+        self._lost_ns = 0
+        self._pauses = 0
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._loss = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="hf-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread; sessions and regions stay as they are, the caller's from here. False where it does not end in time."""
+        self._stop = True
+        os.eventfd_write(self._bell, 1)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Close its descriptors, once it is stopped."""
+        for fd in (self._bell, self._loss):
+            os.close(fd)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop:
+                self._afford()
+                session = self._try()
+                if session is not None:
+                    self._watch(session)
+        except Interrupted:
+            pass
+        except Exception as fault:  # noqa: BLE001 - the engine goes on, and says why it has no drafts
+            _log.exception("the keeper failed: steps are target-only from now on")
+            self._publish(None)
+            self._turn(f"the keeper failed: {fault}")
+
+    # ---- how things stand ----
+
+    def _turn(self, reason: str | None) -> None:
+        with self.changed:
+            self.reason = reason
+            self.changed.notify_all()
+
+    def _say(self, level: int, state: str, text: str) -> None:
+        """One line for each change of state, however often it is found to be so."""
+        if state != self._said:
+            self._said = state
+            _log.log(level, text)
+
+    # ---- connecting ----
+
+    def _afford(self) -> None:
+        """Return once an unplanned loss is paid for."""
+        while self._owing and not self.budget.take():
+            wait_s = self.budget.wait_s
+            text = f"{self._options.respawns} sessions were lost unplanned in {self._options.respawn_reset_s:g} s"
+            self._turn(f"the budget is spent: {text}")
+            self._say(
+                logging.ERROR, "spent", f"target-only for the next {wait_s:.0f} s: {text} and one more after them"
+            )
+            self._pause(min(wait_s, 3600.0))
+        self._owing = False
+
+    def _try(self) -> Session | None:
+        """Try once; after a failure pause."""
+        try:
+            session = self._handover.run(self._bell, self._loss, lambda: self._stop)
+        except ShimError as fault:
+            self._failed(fault)
+            return None
+        self.sessions += 1
+        self._pool.in_use = self._handover.place
+        if self._lost_ns:
+            self.recovery_ms.append((time.monotonic_ns() - self._lost_ns) / 1e6)
+        self._publish(session)
+        self._turn(None)
+        self._say(logging.INFO, f"session {session.id}", f"session {session.id:016x} with daemon {session.welcome.pid}")
+        return session
+
+    def _failed(self, fault: ShimError) -> None:
+        self.fault = fault
+        self.tries += 1
+        self._turn(str(fault))
+        kind = fault.code if isinstance(fault, ConnectionRefusedByDaemon) else type(fault).__name__
+        absent = isinstance(fault, DaemonUnreachable)
+        self._say(logging.INFO if absent else logging.WARNING, f"failed: {kind}", f"target-only: {fault}")
+        self._back_off()
+
+    def _back_off(self) -> None:
+        first, longest = self._options.backoff_ms
+        delay_ms = min(longest, first * 2 ** min(self._pauses, 30))
+        self._pauses += 1
+        self._pause(delay_ms / 1000 * random.uniform(0.5, 1.0))
+
+    def _pause(self, seconds: float) -> None:
+        """Wait; meanwhile regions come back."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._poll(left)
+
+    # ---- watching ----
+
+    def _watch(self, session: Session) -> None:
+        """Return once the session is lost, with everything noted."""
+        began = time.monotonic()
+        planned = False
+        listening = True
+        while session.lost is Loss.NONE:
+            self._poll(None, session.channel if listening else None)
+            planned, listening = _heard(session.channel, planned, listening)
+        self._publish(None)
+        self._pool.in_use = None
+        planned, _ = _heard(session.channel, planned, listening)
+        self._note(session, planned=planned)
+        if time.monotonic() - began >= SETTLED_S:
+            self._pauses = 0
+        else:
+            self._back_off()
+
+    def _note(self, session: Session, *, planned: bool) -> None:
+        loss = session.lost
+        planned = planned or loss is Loss.DRAINED
+        name = Loss.DRAINED.name if planned else loss.name
+        self.losses[name] += 1
+        self._owing = not planned
+        self._lost_ns = session.status().lost_ns
+        self._turn(f"the session was lost ({name})")
+        self._say(logging.WARNING, f"lost {session.id}", f"session {session.id:016x} lost ({name}): target-only")
+
+    def _poll(self, timeout_s: float | None, channel: Channel[FromDaemon] | None = None) -> None:
+        """Sleep until something happens to sessions or fences, or the time is up. Raises Interrupted at the end."""
+        poller = select.poll()
+        for fd in (self._bell, self._loss):
+            poller.register(fd, select.POLLIN)
+        for fd in self._pool.fences():
+            poller.register(fd, 0)
+        if channel is not None:
+            poller.register(channel.fileno(), select.POLLIN)
+        if self._pool.unreaped:
+            timeout_s = LOOK_S if timeout_s is None else min(timeout_s, LOOK_S)
+        ready = {fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)}
+        if self._loss in ready:
+            os.eventfd_read(self._loss)
+        if self._stop:
+            raise Interrupted
+        self._pool.look()
+
+
+def _heard(channel: Channel[FromDaemon], planned: bool, listening: bool) -> tuple[bool, bool]:
+    """Take what the daemon said. Whether it has said that it will go, and whether it is to be listened to any longer."""
+    while listening:
+        try:
+            received = channel.receive(0)
+        except ChannelTimeout:
+            break
+        except (ChannelClosed, BadMessage):
+            # An empty packet, or nothing will come any more. That the daemon is gone only POLLHUP says, to the watchdog.
+            listening = False
+            break
+        received.close_fds()
+        if isinstance(received.message, (Draining, Resumed)):
+            planned = isinstance(received.message, Draining)
+    return planned, listening

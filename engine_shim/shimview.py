@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a shim's snapshot is taken: from its keeper, its regions' counters, and the session in use."""
+
+from __future__ import annotations
+
+import collections
+
+from collections.abc import Sequence
+
+from engine_shim.keeper import Keeper
+from engine_shim.mode import Mode
+from engine_shim.pool import Pool
+from engine_shim.session import Session
+from engine_shim.shimstatus import ShimStatus, recoveries_of
+from engine_shim.softstream import SoftStream
+from engine_shim.spare import Spare
+from engine_shim.status import SessionStatus
+
+
+class ShimView:
+    """Looks; whoever calls makes sure that nothing is unmapped meanwhile."""
+
+    def __init__(self, mode: Mode, stream: SoftStream, pool: Pool, keeper: Keeper, spare: Spare) -> None:
+        self._mode = mode
+        self._stream = stream
+        self._kept_before = stream.kept
+        self._pool = pool
+        self._keeper = keeper
+        self._spare = spare
+
+    def look(self, session: Session | None) -> ShimStatus:
+        """Return a snapshot. ``session``: the one in use."""
+        counted = [self._spare.status(), *(place.region.status() for place in self._pool)]
+        current = None if session is None else session.status()
+        return self._snapshot(session, current, counted, self._stream.kept - self._kept_before, self._keeper.reason)
+
+    def without_memory(self, reason: str) -> ShimStatus:
+        """Return what can be said where neither regions nor the stream may be touched."""
+        return self._snapshot(None, None, (), 0, reason)
+
+    def _snapshot(
+        self,
+        session: Session | None,
+        current: SessionStatus | None,
+        counted: Sequence[SessionStatus],
+        registrations: int,
+        reason: str | None,
+    ) -> ShimStatus:
+        keeper = self._keeper
+        return ShimStatus(
+            mode=self._mode,
+            session=None if session is None else session.id,
+            target_only=None if session is not None else reason,
+            sessions=keeper.sessions,
+            losses=dict(keeper.losses),
+            recovery_ms=recoveries_of(list(keeper.recovery_ms)),
+            registrations=registrations,
+            regions=self._pool.counts(),
+            budget_left=keeper.budget.left,
+            budget_wait_s=keeper.budget.wait_s,
+            rounds=_sum([status.rounds for status in counted]),
+            skipped=_sum([status.skipped for status in counted]),
+            context_only=sum(status.context_only for status in counted),
+            rows_shipped=sum(status.rows_shipped for status in counted),
+            rows_deferred=sum(status.rows_deferred for status in counted),
+            rows_left_out=sum(status.rows_left_out for status in counted),
+            current=current,
+        )
+
+
+def _sum(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: collections.Counter[str] = collections.Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps without a session: no round, legal ids."""
+
+from __future__ import annotations
+
+import os
+
+from typing import Any
+
+import msgspec
+
+from engine_shim._engine import ffi, lib
+from engine_shim.batch import Batch
+from engine_shim.errors import ShimError, SubmitFailed
+from engine_shim.softstream import SoftStream
+from engine_shim.status import SessionStatus, status_of
+from engine_shim.ticket import Ticket, ticket_of
+from hostflag.messages import Geometry
+
+
+class Spare:
+    """Takes steps while there is nobody to draft with. The engine thread's. Raises ShimError where device memory is short."""
+
+    def __init__(self, stream: SoftStream, geometry: Geometry) -> None:
+        spare = ffi.new("struct hfe_spare **")
+        c_geometry = ffi.new("struct hf_geometry *", msgspec.structs.asdict(geometry))
+        result = lib.hfe_spare_open_soft(stream.c, c_geometry, spare)
+        if result < 0:
+            raise ShimError(f"no device memory for steps without a session: {os.strerror(-result)}")
+        self._spare: Any = spare[0]
+        self._ticket: Any = ffi.new("struct hfe_ticket *")
+        self._ticket_buffer: Any = ffi.buffer(self._ticket)
+
+    def submit(self, batch: Batch) -> Ticket:
+        """Enqueue legal ids. Raises SubmitFailed."""
+        result = lib.hfe_spare_submit(self._spare, batch.c, self._ticket)
+        if result < 0:
+            raise SubmitFailed(-result, "the batch does not fit the geometry, or a stream operation failed")
+        return ticket_of(self._ticket_buffer, None)
+
+    def status(self) -> SessionStatus:
+        """Return what was skipped; every word is 0."""
+        status = ffi.new("struct hfe_status *")
+        lib.hfe_spare_status_of(self._spare, status)
+        return status_of(status)
+
+    def close(self) -> None:
+        """Free it. Nobody submits any more."""
+        lib.hfe_spare_close(self._spare)
+        self._spare = None
