@@ -40,6 +40,20 @@ def test_worker_endpoints(text: str) -> None:
     assert parse(["--worker", text]).workers == (text,)
 
 
+def test_several_workers_in_order_of_preference() -> None:
+    assert parse(["--worker=ipc:///b", "--worker=ipc:///a"]).workers == ("ipc:///b", "ipc:///a")
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "word"), [(["ipc:///a", "ipc:///a"], "twice"), ([f"ipc:///{n}" for n in range(9)], "1 to 8")]
+)
+def test_workers_that_cannot_be(endpoints: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse([f"--worker={endpoint}" for endpoint in endpoints])
+    assert left.value.code == 2
+    assert word in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "word"),
     [
@@ -65,6 +79,10 @@ def test_worker_endpoints(text: str) -> None:
         ("--spin-us", "-1", "number"),
         ("--nap-us", "0", "number"),
         ("--nap-us", "x", "number"),
+        ("--nap-us", "10001", "number"),
+        ("--breaker-failures", "-1", "whole"),
+        ("--breaker-failures", "1.5", "whole"),
+        ("--breaker-cool-ms", "4001", "number"),
         ("--log-level", "loud", "choice"),
         ("--log-format", "xml", "choice"),
     ],
