@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from engine_shim.connection import bring_region
 from engine_shim.errors import ConnectionRefusedByDaemon, HandshakeFailed
 from engine_shim.handshake import Handshake, Patience, reach
 from engine_shim.mode import Mode
@@ -32,7 +33,11 @@ class Interrupted(Exception):
 
 
 class Handover:
-    """Tries, one after the other, with whatever daemon is at ``path`` by then. ``place``: where the last session is."""
+    """
+    Tries, one after the other, with whatever daemon is at ``path`` by then.
+
+    ``place``: where the last session is. ``adopted``: whether its region was another session's before.
+    """
 
     def __init__(
         self, path: Path, hello: Hello, *, stream: SoftStream, pool: Pool, mode: Mode, options: ShimOptions
@@ -44,6 +49,7 @@ class Handover:
         self._mode = mode
         self._options = options
         self.place: Place | None = None
+        self.adopted = False
 
     def run(self, bell: int, loss: int, over: Callable[[], bool]) -> Session:
         """
@@ -59,6 +65,7 @@ class Handover:
             handshake = Handshake(channel, self._hello, _patience(bell, over, until))
             welcome = handshake.greet()
             place = self._free(over)
+            self.adopted = place is not None
             ready = self._adopt(handshake, channel, place) if place else self._ask(handshake, channel)
             return self._begin(channel, welcome, ready, loss)
         except BaseException:
@@ -103,10 +110,11 @@ class Handover:
                 f"all {self._options.regions} regions are in the hands of daemons that are not gone, or poisoned: "
                 "end the stopped dsv41-proxyd processes"
             )
-        fd = handshake.create()
+        options, geometry = self._options.session, self._hello.geometry
+        first = not any(self._pool)
+        fd = bring_region(handshake, geometry, options.base) if options.base and first else handshake.create()
         try:
-            backlog_rows = self._options.session.backlog(self._hello.geometry)
-            region = Region(fd, self._stream, self._hello.geometry, backlog_rows)
+            region = Region(fd, self._stream, geometry, options.backlog(geometry))
         finally:
             os.close(fd)  # the map stays
         self.place = self._pool.add(region, channel)

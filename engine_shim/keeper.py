@@ -39,7 +39,8 @@ class Keeper:
     """
     ``publish`` gets each new session, and None at its loss, in the keeper's thread. Owns pool and budget while it runs.
 
-    ``reason``: why there is no session, None while there is one. ``fault``: how the last try failed. ``tries``: how many failed.
+    ``adoptions``: sessions on a region that another one had before. ``last_loss``, ``lost_ns``: the newest loss, its reason and when
+    it was seen (CLOCK_MONOTONIC, 0: none yet). ``reason``: why there is no session, None while there is one. ``fault``: how the last try failed. ``tries``: how many failed.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Keeper:
         self.losses: collections.Counter[str] = collections.Counter()
         self.recovery_ms: collections.deque[float] = collections.deque(maxlen=RECOVERIES_KEPT)
         self.sessions = 0
+        self.adoptions = 0
+        self.last_loss: str | None = None
         self.reason: str | None = "there was no session yet"
         self.fault: ShimError | None = None
         self.tries = 0
@@ -60,7 +63,7 @@ class Keeper:
         self._said = ""
         self._stop = False
         self._owing = False  # an unplanned loss that the budget has not paid for
-        self._lost_ns = 0
+        self.lost_ns = 0
         self._pauses = 0
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._loss = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -130,9 +133,10 @@ class Keeper:
             self._failed(fault)
             return None
         self.sessions += 1
+        self.adoptions += self._handover.adopted
         self._pool.in_use = self._handover.place
-        if self._lost_ns:
-            self.recovery_ms.append((time.monotonic_ns() - self._lost_ns) / 1e6)
+        if self.lost_ns:
+            self.recovery_ms.append((time.monotonic_ns() - self.lost_ns) / 1e6)
         self._publish(session)
         self._turn(None)
         self._say(logging.INFO, f"session {session.id}", f"session {session.id:016x} with daemon {session.welcome.pid}")
@@ -183,8 +187,9 @@ class Keeper:
         planned = planned or loss is Loss.DRAINED
         name = Loss.DRAINED.name if planned else loss.name
         self.losses[name] += 1
+        self.last_loss = name
         self._owing = not planned
-        self._lost_ns = session.status().lost_ns
+        self.lost_ns = session.status().lost_ns
         self._turn(f"the session was lost ({name})")
         self._say(logging.WARNING, f"lost {session.id}", f"session {session.id:016x} lost ({name}): target-only")
 

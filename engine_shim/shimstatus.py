@@ -43,8 +43,9 @@ class ShimStatus:
     """
     ``session``: the id of the session in use, or None: steps are target-only, and ``target_only`` says why.
 
-    ``sessions``: how many there were. ``losses``: lost ones by reason; DRAINED are the planned ones. ``registrations``: regions
-    that were made known to the stream. ``budget_left``: sessions that may still be lost unplanned; ``budget_wait_s``: seconds until
+    ``sessions``: how many there were. ``losses``: lost ones by reason; DRAINED are the planned ones. ``last_loss``,
+    ``lost_ns``: the newest one's reason, and when it was seen (CLOCK_MONOTONIC; 0: none yet). ``registrations``: regions that were
+    made known to the stream; ``adoptions``: sessions that began on one that another session had before. ``budget_left``: sessions that may still be lost unplanned; ``budget_wait_s``: seconds until
     there is one more to lose, 0 where there is one now. ``rounds`` ... ``rows_left_out``: as in SessionStatus, over all sessions.
     ``current``: the session in use, in detail.
     """
@@ -54,8 +55,11 @@ class ShimStatus:
     target_only: str | None
     sessions: int
     losses: dict[str, int]
+    last_loss: str | None
+    lost_ns: int
     recovery_ms: Recoveries
     registrations: int
+    adoptions: int
     regions: RegionCounts
     budget_left: int
     budget_wait_s: float
