@@ -125,7 +125,8 @@ class Workers:
 
     def _tick(self) -> None:
         answered = {probe.endpoint for probe in self._probes if probe.answered()}
-        if len(answered) < len(self._probes) and time.monotonic() < self._answer_by:
+        best = self._switched is not None and self.endpoints[0] in answered
+        if len(answered) < len(self._probes) and not best and time.monotonic() < self._answer_by:
             self._next = self._events.after(TICK_S, self._tick)
             return
         self._end_look()

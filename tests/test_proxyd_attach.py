@@ -187,6 +187,16 @@ def test_after_a_refusal_the_same_region_can_be_offered_again(daemon: Daemon) ->
         assert right.round(8) is Verdict.DISCONNECTED
 
 
+def test_regions_that_were_refused_leave_nothing(daemon: Daemon) -> None:
+    with unharmed(daemon):
+        before = daemon.resources()
+        for _ in range(20):
+            with Engine(daemon.path) as engine:
+                assert isinstance(engine.attach(region_at(1), 0), m.Refused)
+                gone(engine)
+        daemon.back_to(before)
+
+
 def test_what_a_killed_daemon_left_is_taken_up_by_the_next(short_dir: Path) -> None:
     """Its rounds were released by the engine: retired stands where it died, and goes on at the base."""
     with Daemon(short_dir) as first, Engine(first.path) as engine:
