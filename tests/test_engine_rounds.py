@@ -53,8 +53,9 @@ def test_a_round_reaches_the_region_bit_for_bit_and_its_reply_the_device(short_d
         assert session.drafts(1) == IDS
 
 
-def test_the_stream_does_not_go_on_before_it_is_released(short_dir: Path) -> None:
-    with FakeDaemon(short_dir) as daemon, engine(daemon) as (session, stream, device):
+@pytest.mark.parametrize("batched", [True, False])
+def test_the_stream_does_not_go_on_before_it_is_released(short_dir: Path, batched: bool) -> None:
+    with FakeDaemon(short_dir) as daemon, engine(daemon, batched=batched) as (session, stream, device):
         batch = session.batch()
         out = device.fill(batch, THREE)
         session.submit(batch)

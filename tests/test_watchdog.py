@@ -147,9 +147,9 @@ with FakeDaemon(Path({directory!r})) as daemon:
         device.fill(batch, [Ask(0, 1)])
         session.submit(batch)
         daemon.hand.see(1)
-        ticks = session.status().ticks
-        until(lambda: session.status().ticks > ticks + 2, "the watchdog has seen it too")
         daemon.hand.beat()
+        ticks = session.status().ticks
+        until(lambda: session.status().ticks > ticks + 2, "the watchdog has seen both")
         print("parked", flush=True)
         sys.stdin.readline()
         until(lambda: session.status().watchdog_late_ns > 500_000_000, "the watchdog runs again, and was late")
