@@ -7,7 +7,6 @@ import array
 import threading
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import zmq
 
@@ -23,7 +22,6 @@ from hostflag.wire import Kind, Reply, Status
 SESSION: SessionGeometry = SessionGeometry.of(GEOMETRY)
 DRAFTS = [1, 2, 3, 4, 5]
 Answer = Callable[["Worker", list[bytes], wire.Header], None]
-SomeWorker = TypeVar("SomeWorker", bound="Worker")
 
 
 def friendly(worker: Worker, parts: list[bytes], header: wire.Header) -> None:
@@ -66,7 +64,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def __enter__(self: SomeWorker) -> SomeWorker:
+    def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_: object) -> None:

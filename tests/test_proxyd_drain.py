@@ -49,7 +49,11 @@ class SlowWorker(Worker):
 @contextlib.contextmanager
 def with_a_round_in_flight(directory: Path, *flags: str) -> Iterator[tuple[Daemon, Engine, SlowWorker, int]]:
     """Give daemon, engine, worker, and the round that the worker holds back."""
-    with Daemon(directory, *flags) as daemon, SlowWorker(daemon.worker) as worker, Engine(daemon.path) as engine:
+    with contextlib.ExitStack() as stack:
+        daemon = stack.enter_context(Daemon(directory, *flags))
+        worker = SlowWorker(daemon.worker)
+        stack.callback(worker.close)
+        engine = stack.enter_context(Engine(daemon.path))
         rounds = Rounds(engine.ready())
         rounds.until(Verdict.OK)
         t = len(rounds.verdicts) + 1

@@ -31,6 +31,7 @@ from proxyd.events import Events
 from proxyd.link import Links
 from proxyd.roster import MAX_SESSIONS, Roster
 from proxyd.settings import parse
+from proxyd.workers import Workers
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ def test_region_bytes_are_bounded_in_all(short_dir: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(roster, "MAX_REGION_BYTES", geometries.region_bytes(GEOMETRY))
     links = Links(f"ipc://{short_dir}/w")
     events = Events()
-    sessions = Roster(events, links, parse([]), lambda: None)
+    sessions = Roster(events, Workers(events, links, [links.endpoint]), parse([]), lambda: None)
     assert sessions.make_room(hello()) == geometries.region_bytes(GEOMETRY)
     larger = hello(geometry=msgspec.structs.replace(GEOMETRY, ring_bytes=GEOMETRY.ring_bytes * 2))
     with pytest.raises(RefusedError, match="ring_bytes") as refusal:
