@@ -8,6 +8,7 @@ import socket
 import time
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def lose_by_silence(driver: Driver, host: Host) -> None:
     driver.lost()
 
 
-def quick(**options: object) -> dict[str, object]:
+def quick(**options: Any) -> dict[str, Any]:
     return {"session": SessionOptions(beat_limit_ms=BEAT_LIMIT_MS), **options}
 
 
