@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from dsv41_rehearse.audit_compare import AuditError, Comparison, compare
 from dsv41_rehearse.drive import Drive, drive
 from dsv41_rehearse.engine import StreamStuckError
 from dsv41_rehearse.outcome import report as make_report
-from dsv41_rehearse.progress import Shown, Silent
+from dsv41_rehearse.progress import Shown, Silent, said
 from dsv41_rehearse.report import ReportError, RunReport, check_writable, write
 from dsv41_rehearse.scenario import ScenarioError
 from dsv41_rehearse.stack import StackError
@@ -46,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True)
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
-        return _COMMANDS[arguments.command](arguments, console)
+        # A run with one loss says when what happened; the soak's many are a table.
+        with said(console, logging.WARNING if arguments.command in {"demo", "run"} else logging.CRITICAL):
+            return _COMMANDS[arguments.command](arguments, console)
     except (TextError, ScenarioError, ReportError, AuditError) as error:
         errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False, soft_wrap=True)
         return USAGE
@@ -68,6 +71,8 @@ def _demo(arguments: argparse.Namespace, console: Console) -> int:
             scenario=scenario,
             drafter=arguments.drafter,
             worker_ms=arguments.worker_ms,
+            mode=arguments.mode,
+            kill=arguments.kill,
             audit=arguments.audit,
             keep=arguments.keep,
             start_round=arguments.start_round,
@@ -83,6 +88,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     how = Drive(
         scenario=scenario,
         socket=arguments.socket,
+        mode=arguments.mode,
+        respawns=arguments.respawns,
         audit=arguments.audit,
         check_mock=arguments.expect_mock,
         start_round=arguments.start_round,
@@ -90,8 +97,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     with Silent() if arguments.quiet else Shown(console) as watch:
         driven = drive(how, watch)
     compared: Comparison | None = None
-    if arguments.audit is not None and list(arguments.audit.glob("worker-*.jsonl")):
-        compared = demo.settled(arguments.audit, scenario.drafts, driven.session)
+    if arguments.audit is not None and driven.books.sessions and list(arguments.audit.glob("worker-*.jsonl")):
+        compared = demo.settled(arguments.audit, scenario.drafts, driven.books.sessions)
     return _finish(arguments, console, make_report(how, driven, compared, [], expect_ok=False))
 
 

@@ -8,7 +8,7 @@ or may not have reached it; where it did, its rows must be the same. Nothing els
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -51,14 +51,17 @@ class Comparison:
             self.examples.append(what)
 
 
-def compare(directory: Path, drafts: int, session: int | None = None) -> Comparison:
+def compare(directory: Path, drafts: int, sessions: Sequence[int] | None = None) -> Comparison:
     """
-    Compare the audit files of a directory, or of one session there. ``drafts``: k, for counting.
+    Compare the audit files of a directory, or of these sessions there. ``drafts``: k, for counting.
 
     Raises AuditError where files are missing or are no audit.
     """
     found = Comparison()
-    engines = sorted(directory.glob("engine-*.jsonl")) if session is None else [engine_file(directory, session)]
+    if sessions is None:
+        engines = sorted(directory.glob("engine-*.jsonl"))
+    else:
+        engines = [engine_file(directory, session) for session in sessions]
     if not engines:
         raise AuditError(f"no engine-*.jsonl in {directory}: run with --audit {directory} first")
     worker: dict[tuple[str, int], list[RoundAudit]] = {}

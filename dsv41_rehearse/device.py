@@ -87,6 +87,7 @@ class Device:
         return {
             "seed": scenario.seed, "drafts": scenario.drafts, "row_bytes": scenario.row_bytes,
             "n_sources": len(self.sources), "vocab": scenario.vocab, "max_requests": max_requests,
+            "simulate": int(scenario.simulate_acceptance),
             "state_slots": state_slots, "text": _pointer("int32_t *", self._text), "slots": self._slots,
             "sources": [_pointer("unsigned char *", source) for source in self.sources],
             "positions": _pointer("int64_t *", self.positions), "tokens": _pointer("int32_t *", self.tokens),
@@ -130,6 +131,10 @@ class Device:
         """Return what a step did for the request at ``index`` of its batch, once the stream is past its tokens marker."""
         result = self._results[step % STEPS_KEPT][index]
         return Outcome(result.position, ffi.unpack(result.tokens, result.sampled), result.rejected)
+
+    def taken_ns(self, step: int) -> int:
+        """Return when the stream was past a step's round (CLOCK_MONOTONIC), once it is past its last marker."""
+        return int(self._steps[step % STEPS_KEPT].taken_ns)
 
     def drafts(self, step: int, index: int) -> bytes:
         """Return the drafts (int64, k of them) that a step left for the request at ``index``, once past its last marker."""

@@ -15,14 +15,15 @@ from typing import Any, Final, TypeVar
 import engine_shim
 
 from dsv41_rehearse import proc
+from dsv41_rehearse.books import Books
 from dsv41_rehearse.device import Device
+from dsv41_rehearse.drafting import ModeName, NoDrafting, ShimDrafting
+from dsv41_rehearse.drill import Drill
 from dsv41_rehearse.engine import Engine
-from dsv41_rehearse.ledger import Ledger
 from dsv41_rehearse.progress import Watcher
 from dsv41_rehearse.report import DaemonReport
 from dsv41_rehearse.scenario import Scenario
-from dsv41_rehearse.session import EngineSession
-from hostflag.audit import AuditWriter, engine_file
+from dsv41_rehearse.sessions import Sessions, SessionSeen
 
 
 IDLE_S: Final = 1.5
@@ -34,26 +35,32 @@ _kept: list[object] = []  # device memory of a stream that did not end: it may s
 
 @dataclass(frozen=True, kw_only=True)
 class Drive:
-    """How to drive. ``audit``: the directory of the engine's lines. ``start_round``: the first round's number."""
+    """
+    How to drive. ``audit``: the directory of the engine's lines. ``start_round``: the first round's number.
+
+    ``respawns``: sessions that may be lost and are followed by another one, None: as the shim has it. ``drill``: what is done
+    to the others meanwhile.
+    """
 
     scenario: Scenario
     socket: Path
+    mode: ModeName = "async"
     audit: Path | None = None
     check_mock: bool = False
     measure_idle: bool = False
     start_round: int | None = None
+    respawns: int | None = None
+    drill: Drill | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driven:
-    """What came of it."""
+    """What came of it. ``lost``: why there was no session at the end, None where there was one."""
 
-    session: int
-    metrics: str | None
     engine: Engine
-    ledger: Ledger
+    books: Books
+    sessions: Sessions
     illegal_ids: int
-    daemon_pid: int
     daemon: DaemonReport
     before: dict[str, Any]
     after: dict[str, Any]
@@ -67,50 +74,75 @@ def drive(how: Drive, watch: Watcher) -> Driven:
     """
     Run a scenario to its end.
 
-    Raises what engine_shim.connect raises where there is no daemon, or it refuses.
+    Raises what engine_shim.Shim raises where there is no daemon, or it refuses; what a drill raised; StreamStuckError.
     """
-    daemon_pid = _probe(how)
-    before = _held(daemon_pid)
-    with _session(how, f"rehearse-{os.getpid()}", how.start_round) as (session, device):
-        ledger = Ledger(session.id, how.scenario, check_mock=how.check_mock)
-        idle = _watched_idle(daemon_pid) if how.measure_idle else None
-        engine = Engine(how.scenario, device, session, ledger, watch)
-        began, cpu = time.monotonic(), _cpu(daemon_pid)
-        with _writer(how.audit, session.id) as ledger.writer:
-            engine.run()
+    first_pid = None if how.mode == "none" else _probe(how)
+    before = _held(first_pid)
+    with _drafting(how, f"rehearse-{os.getpid()}", how.start_round) as (drafting, device):
+        sessions = drafting.sessions if isinstance(drafting, ShimDrafting) else Sessions()
+        idle = None if first_pid is None or not how.measure_idle else _watched_idle(first_pid)
+        with Books(how.scenario, how.audit, check_mock=how.check_mock) as books:
+            engine = Engine(
+                how.scenario, device, drafting, books, watch,
+                sessions=sessions, hold=how.drill.active if how.drill else _not_held,
+            )  # fmt: skip
+            began, cpu = time.monotonic(), _cpu(first_pid)
+            _run(engine, drafting, how.drill)
         seconds = time.monotonic() - began
         daemon = DaemonReport(
-            rss_private_mib=_or_none(proc.rss_private_mib, daemon_pid),
+            rss_private_mib=_or_none(proc.rss_private_mib, _pid(sessions)),
             region_mib=round(how.scenario.region_mib(), 2),
             idle_cpu_percent=idle,
-            cpu_percent=_percent(cpu, _cpu(daemon_pid), seconds),
+            cpu_percent=_cpu_percent(sessions, cpu, seconds),
         )
-        lost, status, metrics = session.lost, session.status(), session.metrics
+        lost, status = drafting.lost, drafting.status()
         illegal = device.illegal_ids
-    left_over, after = _left_over(before, daemon_pid, judge_daemon=lost is None)
+    left_over, after = _left_over(before, _pid(sessions), judge_daemon=lost is None)
     return Driven(
-        session=ledger.session, metrics=metrics, engine=engine, ledger=ledger, illegal_ids=illegal,
-        daemon_pid=daemon_pid, daemon=daemon, before=before, after=after, left_over=left_over, lost=lost,
-        status=status, seconds=seconds,
+        engine=engine, books=books, sessions=sessions, illegal_ids=illegal, daemon=daemon, before=before, after=after,
+        left_over=left_over, lost=lost, status=status, seconds=seconds,
     )  # fmt: skip
+
+
+def _not_held() -> bool:
+    return False
+
+
+def _run(engine: Engine, drafting: ShimDrafting | NoDrafting, drill: Drill | None) -> None:
+    if drill is None or isinstance(drafting, NoDrafting):
+        engine.run()
+        return
+    drill.begin(engine, drafting)
+    try:
+        engine.run()
+    finally:
+        drafting.sessions.over = True
+    drill.finish()
 
 
 def _probe(how: Drive) -> int:
     """Open a session and close it: the daemon is there, it takes us, and what both load on first use is loaded."""
-    with _session(how, f"rehearse-probe-{os.getpid()}", None) as (session, _):
-        return session.daemon_pid
+    with _drafting(how, f"rehearse-probe-{os.getpid()}", None) as (drafting, _):
+        assert isinstance(drafting, ShimDrafting)
+        return drafting.sessions.seen[-1].pid
 
 
 @contextmanager
-def _session(how: Drive, name: str, start_round: int | None) -> Iterator[tuple[EngineSession, Device]]:
+def _drafting(how: Drive, name: str, start_round: int | None) -> Iterator[tuple[ShimDrafting | NoDrafting, Device]]:
     stream = engine_shim.SoftStream()
     device = Device(how.scenario, stream)
     try:
-        session = EngineSession(how.scenario, stream, device, how.socket, name=name, start_round=start_round)
+        if how.mode == "none":
+            yield NoDrafting(), device
+            return
+        drafting = ShimDrafting(
+            how.scenario, stream, device, how.socket,
+            name=name, mode=engine_shim.Mode(how.mode), start_round=start_round, respawns=how.respawns,
+        )  # fmt: skip
         try:
-            yield session, device
+            yield drafting, device
         finally:
-            session.close()
+            drafting.close()
     finally:
         try:
             stream.close(STREAM_CLOSE_S)
@@ -119,16 +151,22 @@ def _session(how: Drive, name: str, start_round: int | None) -> Iterator[tuple[E
             raise
 
 
-@contextmanager
-def _writer(directory: Path | None, session_id: int) -> Iterator[AuditWriter | None]:
-    if directory is None:
-        yield None
-        return
-    with AuditWriter(engine_file(directory, session_id)) as writer:
-        yield writer
+def _pid(sessions: Sessions) -> int | None:
+    """Return the newest daemon's process id."""
+    return sessions.newest.pid if sessions.newest else None
 
 
-def _held(daemon_pid: int) -> dict[str, Any]:
+def _cpu_percent(sessions: Sessions, first: float | None, seconds: float) -> float | None:
+    """Return what the newest daemon used since the run began, or since it came."""
+    newest: SessionSeen | None = sessions.newest
+    if newest is None:
+        return None
+    if len(sessions.seen) == 1:
+        return _percent(first, _cpu(newest.pid), seconds)
+    return _percent(newest.cpu_s, _cpu(newest.pid), (time.monotonic_ns() - newest.met_ns) / 1e9)
+
+
+def _held(daemon_pid: int | None) -> dict[str, Any]:
     # What the probe opened is closed by now on this side; the daemon's side takes a moment.
     time.sleep(0.2)
     return {
@@ -138,7 +176,9 @@ def _held(daemon_pid: int) -> dict[str, Any]:
     }
 
 
-def _left_over(before: dict[str, Any], daemon_pid: int, *, judge_daemon: bool) -> tuple[list[str], dict[str, Any]]:
+def _left_over(
+    before: dict[str, Any], daemon_pid: int | None, *, judge_daemon: bool
+) -> tuple[list[str], dict[str, Any]]:
     """
     Return what both hold more than before, once it has had time to go.
 
@@ -165,12 +205,14 @@ def _watched_idle(daemon_pid: int) -> float | None:
         return None
 
 
-def _cpu(daemon_pid: int) -> float | None:
+def _cpu(daemon_pid: int | None) -> float | None:
     return _or_none(proc.cpu_seconds, daemon_pid)
 
 
-def _or_none(look: Callable[[int], Seen], pid: int) -> Seen | None:
-    """Look at a process that may be gone, or not ours to look at."""
+def _or_none(look: Callable[[int], Seen], pid: int | None) -> Seen | None:
+    """Look at a process that may be gone, or not ours to look at, or never was."""
+    if pid is None:
+        return None
     try:
         return look(pid)
     except OSError:

@@ -15,16 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dsv41_rehearse.books import Books
 from dsv41_rehearse.device import STEPS_KEPT, Device, Outcome
-from dsv41_rehearse.ledger import Ledger, SettledStep, SubmittedRound
+from dsv41_rehearse.drafting import Drafting
+from dsv41_rehearse.ledger import SettledStep, SubmittedRound
 from dsv41_rehearse.samples import Samples
 from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.scheduler import Item, Scheduler
-from dsv41_rehearse.session import EngineSession
+from dsv41_rehearse.sessions import Release, Sessions
+from dsv41_rehearse.timeline import Timeline
 from dsv41_rehearse.workload import requests
 
 
 IN_FLIGHT: Final = 2  # steps: what vLLM's engine core keeps with one pipeline stage
+BY_WATCHDOG: Final = {"LOST", "EXPIRED"}
 STUCK_S: Final = 60.0  # a stream that gets nowhere for so long is stuck: fail loudly
 
 
@@ -41,6 +45,8 @@ class Flight:
     tokens_marker: int
     taken_marker: int
     rounds: Sequence[SubmittedRound]
+    session: int | None
+    left_out: bool
     outcomes: list[Outcome] = field(default_factory=list)
 
 
@@ -62,19 +68,26 @@ class Tally:
 
 
 class Engine:
-    """Runs a scenario over a session; after the session's loss it goes on without drafts."""
+    """
+    Runs a scenario. Without a session it goes on without drafts.
+
+    ``sessions`` is told what becomes of rounds. ``hold``: while it says so, there are further requests after the scenario's.
+    """
 
     def __init__(
-        self, scenario: Scenario, device: Device, session: EngineSession, ledger: Ledger,
-        watch: Callable[[Engine], None],
+        self, scenario: Scenario, device: Device, drafting: Drafting, books: Books, watch: Callable[[Engine], None], *,
+        sessions: Sessions | None = None, hold: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.scenario = scenario
         self.scheduler = Scheduler(scenario)
         self.tally = Tally()
+        self.timeline = Timeline(time.monotonic_ns())
         self._device = device
-        self._session = session
-        self._ledger = ledger
+        self._drafting = drafting
+        self._books = books
         self._watch = watch
+        self._sessions = sessions or Sessions()
+        self._hold = hold
         self._flying: deque[Flight] = deque()
         self._unsettled: deque[Flight] = deque()
         self._step = 0  # launched so far: device arguments and results are kept by it, so it never jumps
@@ -85,7 +98,7 @@ class Engine:
 
     def run(self) -> None:
         """Run until every request is completed and every step settled."""
-        while not self.scheduler.done or self._flying:
+        while self._going_on():
             items = self.scheduler.plan(self._clock)
             if items:
                 self._launch(items)
@@ -96,6 +109,13 @@ class Engine:
             self._settle()
             self._watch(self)
         self._settle_rest()
+
+    def _going_on(self) -> bool:
+        if self.scheduler.done and not self._flying:
+            if not self._hold():
+                return False
+            self.scheduler.more()
+        return True
 
     def _skip_to_arrival(self) -> None:
         """Nobody runs: time is counted in steps, so the next request comes now."""
@@ -109,17 +129,19 @@ class Engine:
         self._launched_ns = now
         self._launch_work()
         tokens_marker = self._device.launch(self._step, items)
-        submission = self._session.submit(items)
+        submission = self._drafting.submit(items)
         self.tally.submit_us.add(submission.taken_us)
-        taken_marker = self._device.take(self._step, drafting=submission.drafting is not None)
+        taken_marker = self._device.take(self._step, drafting=submission.drafting)
         self.tally.steps += 1
         self.tally.batch.add(len(items))
         self.tally.rows_shipped += submission.rows
         wanted = any(item.draft for item in items)
-        if submission.drafting is None and wanted:
+        if wanted and not submission.drafting:
             self.tally.target_only_steps += 1
             self.tally.skipped[submission.skip] += 1
-        flight = Flight(self._step, items, tokens_marker, taken_marker, submission.rounds)
+        flight = Flight(
+            self._step, items, tokens_marker, taken_marker, submission.rounds, submission.session, submission.left_out
+        )
         self._flying.append(flight)
         self._unsettled.append(flight)
         self._step += 1
@@ -141,18 +163,22 @@ class Engine:
             return
         flight = self._flying.popleft()
         self._wait(flight.tokens_marker)
+        all_accepted = verified = 0
         for index, item in enumerate(flight.items):
             outcome = self._device.outcome(flight.step, index)
             flight.outcomes.append(outcome)
             accepted = None if item.prefill else len(outcome.tokens) - 1
             self.tally.tokens += self.scheduler.absorb(item, outcome.tokens, accepted)
+            all_accepted += accepted or 0
+            verified += accepted is not None
+        self.timeline.add(time.monotonic_ns(), all_accepted, verified)
 
     def _wait(self, marker: int) -> None:
         # Short waits: a signal is noticed between them.
         until = time.monotonic() + STUCK_S
         while not self._device.stream.wait(marker, 0.1):
             if time.monotonic() > until:
-                raise StreamStuckError(f"the stream is stuck for {STUCK_S:g} s; state: {self._session.status()}")
+                raise StreamStuckError(f"the stream is stuck for {STUCK_S:g} s; state: {self._drafting.status()}")
 
     def _settle(self) -> None:
         """Book the steps of which everything is known, in order."""
@@ -162,7 +188,7 @@ class Engine:
                 return
             # Soon its results would make room for a later step's; a context-only round may then still be open.
             must = self._step - flight.step >= STEPS_KEPT - IN_FLIGHT
-            if not self._session.decided(flight.rounds) and not must:
+            if not self._drafting.decided(flight.rounds) and not must:
                 return
             self._unsettled.popleft()
             self._book(flight)
@@ -170,37 +196,43 @@ class Engine:
     def _settle_rest(self) -> None:
         if self._unsettled:
             self._wait(self._unsettled[-1].taken_marker)
-            self._session.wait_decided(self._unsettled[-1].rounds)
+            self._drafting.wait_decided(self._unsettled[-1].rounds)
         while self._unsettled:
             self._book(self._unsettled.popleft())
 
     def _book(self, flight: Flight) -> None:
-        rounds = self._session.with_verdicts(flight.rounds)
-        self._session.settle()
+        rounds = self._drafting.with_verdicts(flight.rounds)
+        self._drafting.settle()
         for submitted in rounds:
             if submitted.table.context_only:
                 self.tally.context_rounds += 1
                 continue
             self.tally.rounds[submitted.verdict] += 1
-            if submitted.verdict == "OK":
-                self._time(submitted.table.round)
-            else:
-                self.tally.target_only_steps += 1
+            self.tally.target_only_steps += int(submitted.verdict != "OK")
+            self._time(submitted, self._device.taken_ns(flight.step))
         drafts = [self._device.drafts(flight.step, index) for index in range(len(flight.items))]
-        self._ledger.settle(SettledStep(flight.items, flight.outcomes, drafts, rounds))
+        step = SettledStep(flight.items, flight.outcomes, drafts, rounds, flight.session, flight.left_out)
+        self._books.settle(step)
         made = sum(self.tally.rounds.values())
-        if self.scenario.rounds is not None and made >= self.scenario.rounds:
+        if self.scenario.rounds is not None and made >= self.scenario.rounds and not self._hold():
             self.scheduler.close()
 
-    def _time(self, drafting_round: int) -> None:
-        us = self._session.round_us(drafting_round)
-        if us is not None:
-            self.tally.round_us.add(us)
+    def _time(self, submitted: SubmittedRound, past_ns: int) -> None:
+        record = self._drafting.record(submitted)
+        if record is None or not record.gathered_ns:
+            return
+        decided_ns = record.timing.decided_ns
+        if submitted.verdict == "OK" and decided_ns:
+            # Decided just before the stream was released.
+            self.tally.round_us.add((decided_ns - record.gathered_ns) / 1e3)
+            self._sessions.drafted(submitted.session, record.gathered_ns, decided_ns)
+        elif submitted.verdict in BY_WATCHDOG:
+            self._sessions.released(Release(submitted.session, submitted.verdict, record.gathered_ns, past_ns))
 
     @property
     def lost(self) -> str | None:
-        """Why the session was lost, None while it is there."""
-        return self._session.lost
+        """Why the last session was lost, None while there is one."""
+        return self._drafting.lost
 
     def accepted_per_step(self) -> float:
         """Return the drafts accepted a verified request step, the bonus token not counted."""

@@ -20,7 +20,7 @@ import numpy as np
 from dsv41_rehearse.device import I32, I64, Outcome, RowSource
 from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.scheduler import Item
-from engine_shim import RoundTable, ShippedRequest
+from engine_shim import RoundRef, RoundTable, ShippedRequest
 from hostflag.audit import AuditWriter, RequestAudit, RoundAudit, drafts_crc, rows_crc
 from hostflag.verdicts import Verdict
 
@@ -34,17 +34,29 @@ class SubmittedRound:
     """One round of a step as it was submitted, and the name of its verdict (OPEN where that was not known in time)."""
 
     table: RoundTable
+    session: int
     verdict: str = Verdict.OPEN.name
+
+    @property
+    def ref(self) -> RoundRef:
+        """Its name: numbers alone can be those of another session's rounds."""
+        return RoundRef(self.session, self.table.round)
 
 
 @dataclass(frozen=True)
 class SettledStep:
-    """A step of which everything is known. ``drafts``: int64 ids [k] a request, as the device holds them."""
+    """
+    A step of which everything is known. ``drafts``: int64 ids [k] a request, as the device holds them.
+
+    ``session``: that it was submitted to. ``left_out``: its prompt rows are in no round, now or later.
+    """
 
     items: Sequence[Item]
     outcomes: Sequence[Outcome]
     drafts: Sequence[bytes]
     rounds: Sequence[SubmittedRound]
+    session: int | None
+    left_out: bool = False
 
 
 @dataclass
@@ -82,7 +94,7 @@ class Ledger:
         indexes: dict[int, int] = {}
         for index, item in enumerate(step.items):
             indexes[item.slot] = index
-            self._hand_over(item)
+            self._hand_over(item, left_out=step.left_out)
         for submitted in step.rounds:
             requests = [self._request(step, submitted, shipped, indexes) for shipped in submitted.table.requests]
             if self.writer is not None:
@@ -96,12 +108,12 @@ class Ledger:
                     )
                 )
 
-    def _hand_over(self, item: Item) -> None:
+    def _hand_over(self, item: Item, *, left_out: bool) -> None:
         account = self._accounts.get(item.slot)
         if account is None or account.generation != item.generation:
             account = _Account(item.generation, item.request.uid, item.request.text_at)
             self._accounts[item.slot] = account
-        if item.prefill:
+        if item.prefill and not left_out:
             # Only the newest window of a prompt matters: earlier rows are never sent.
             start = max(item.first, item.prefill_end - self.scenario.window)
             account.prefilled.extend(range(start, item.first + item.rows))

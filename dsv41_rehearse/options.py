@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dsv41_rehearse.scenario import Scenario
+from dsv41_rehearse.scenario import Scenario, ScenarioError
 from dsv41_rehearse.text import Text, load
 from hostflag.version import VERSION
 
@@ -22,7 +22,7 @@ new rows and asks for the next drafts, with two steps in flight as in asynchrono
 """
 _EXAMPLES: Final = """\
 examples:
-  dsv41-rehearse demo                                  everything by itself, about 20 s, nothing left behind
+  dsv41-rehearse demo                                  everything by itself, about 20 s, nothing left behind; the daemon is killed once
   dsv41-rehearse demo --text README.md --requests 4    your own text
   dsv41-rehearse demo --drafter mock --rounds 10000 --concurrency 16   drafts that can be checked bit by bit
   dsv41-rehearse run --socket /run/dsv41-proxyd/engine.sock            a daemon that is already there
@@ -31,7 +31,7 @@ examples:
 """
 _SCENARIO: Final = ("requests", "concurrency", "length", "prompt", "prefill_rows", "rounds", "arrival_steps", "preempt_every", "uniform",
                     "drafts", "row_bytes", "vocab", "window", "slots", "ring_bytes", "gpu_ms", "cpu_ms", "cpu_load",
-                    "deadline_ms", "seed")  # fmt: skip
+                    "deadline_ms", "seed", "simulate_acceptance")  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,6 +60,8 @@ def scenario(arguments: argparse.Namespace) -> Scenario:
     """
     text: Text = load(arguments.text)
     given = {name: getattr(arguments, name) for name in _SCENARIO if getattr(arguments, name) is not None}
+    if arguments.simulate_acceptance and getattr(arguments, "drafter", "mock") != "mock":
+        raise ScenarioError("--simulate-acceptance is for drafts that guess nothing: give --drafter mock with it")
     return Scenario(text=text, **given)
 
 
@@ -82,6 +84,10 @@ def _demo(command: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="simulated draft time a round (0)",
     )
+    command.add_argument(
+        "--no-kill", dest="kill", action="store_false",
+        help="leave the daemon alone: it is killed in the middle of the run and started again, to see the drafts come back",
+    )  # fmt: skip
     command.add_argument("--keep", action="store_true", help="leave daemon, worker and their directory for inspection")
     _replay(command)
 
@@ -91,12 +97,20 @@ def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--expect-mock", action="store_true", help="the worker drafts with mock: check every draft on this side too"
     )
+    command.add_argument(
+        "--respawns", type=_within(int, 0, 1_000_000), metavar="N",
+        help="how many sessions may be lost an hour and are followed by another one (3)",
+    )  # fmt: skip
     _replay(command)
 
 
 def _replay(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--text", type=Path, metavar="FILE", help="UTF-8 text to replay (bundled: this project's C headers)")
+    add(
+        "--mode", choices=("async", "sync", "none"), default="async",
+        help="the stream waits for drafts (async, the default), the engine thread does (sync), or there are none (none)",
+    )  # fmt: skip
     add("--audit", type=Path, metavar="DIR", help="write a line a round to DIR/engine-SESSION.jsonl, for compare")
     add("--json", type=Path, metavar="FILE", help="write everything that was counted and measured")
     add(
@@ -116,6 +130,10 @@ def _replay(command: argparse.ArgumentParser) -> None:
     _number(work, "--rounds", int, "N", "keep requests coming until so many drafting rounds were made")
     _number(work, "--arrival-steps", int, "N", "steps between two arrivals; 0: all at once")
     _number(work, "--preempt-every", int, "STEPS", "take the youngest request out so often; 0: never")
+    work.add_argument(
+        "--simulate-acceptance", action="store_true",
+        help="count a pseudo-random number of drafts as accepted: for the mock's, which guess nothing",
+    )  # fmt: skip
     _number(work, "--seed", int, "N", "of the row bytes")
     sizes = command.add_argument_group("sizes")
     _number(sizes, "--k", int, "N", "drafts a request and round", into="drafts")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from dsv41_rehearse import aftermath
 from dsv41_rehearse.audit_compare import Comparison
 from dsv41_rehearse.drive import Drive, Driven, plain
 from dsv41_rehearse.report import RunReport, origin
@@ -17,31 +18,31 @@ def report(
     """
     Return the report. ``compared``: the audit's, None without one; then the mock's own check counts.
 
-    ``expect_ok``: a lost session, or no round at all, is a fault (the rehearsal started the daemon itself).
+    ``expect_ok``: a session lost unplanned, or no round at all, is a fault (the rehearsal started the daemon itself).
     """
     engine, scenario = driven.engine, how.scenario
     tally, counts = engine.tally, engine.scheduler.counts
     batch = tally.batch.spread().mean
-    checked = compared or Comparison(
-        drafts_checked=driven.ledger.drafts_checked, wrong_drafts=driven.ledger.wrong_drafts
-    )
+    checked = compared or Comparison(drafts_checked=driven.books.drafts_checked, wrong_drafts=driven.books.wrong_drafts)
     gone = [*driven.left_over, *left_over]
     where = origin(scenario.seed)
+    after_losses = aftermath.aftermath(driven, how.drill)
+    simulated = scenario.simulate_acceptance
     return RunReport(
         commit=where.commit,
         machine=where.machine,
         command=where.command,
         seed=where.seed,
-        daemon_pids=[driven.daemon_pid],
+        daemon_pids=list(dict.fromkeys(one.pid for one in driven.sessions.seen)),
         requests_submitted=counts.submitted,
         requests_completed=counts.completed,
         steps=tally.steps,
         target_only_steps=tally.target_only_steps,
         tokens=tally.tokens,
-        accepted_per_step=round(engine.accepted_per_step(), 4),
+        accepted_per_step=None if simulated else round(engine.accepted_per_step(), 4),
         identical=counts.identical,
         drafts_checked=checked.drafts_checked,
-        wrong_drafts=max(checked.wrong_drafts, driven.ledger.wrong_drafts),
+        wrong_drafts=max(checked.wrong_drafts, driven.books.wrong_drafts),
         rows_checked=checked.rows_checked,
         wrong_rows=checked.wrong_rows,
         rounds=dict(tally.rounds),
@@ -55,25 +56,41 @@ def report(
         context_rounds=tally.context_rounds,
         illegal_ids=driven.illegal_ids,
         events=asdict(counts),
+        mode=how.mode,
+        acceptance_simulated=simulated,
+        accepted_over_time=engine.timeline.series(),
+        losses=after_losses.losses,
+        loss_seen_ms=after_losses.loss_seen_ms,
+        released_ms=after_losses.released_ms,
+        recovery_from=after_losses.recovery_from,
+        recovery_ms=after_losses.recovery_ms,
+        recovery_from_kill_ms=after_losses.recovery_from_kill_ms,
+        registrations=after_losses.registrations,
+        adoptions=after_losses.adoptions,
+        loss_times=after_losses.loss_times,
         lost=driven.lost,
         seconds=round(driven.seconds, 3),
         left_over=gone,
-        faults=faults(driven, checked, gone, expect_ok=expect_ok),
+        faults=[
+            *faults(driven, checked, gone),
+            *aftermath.faults(driven, how.drill, expect_ok=expect_ok),
+            *(["no round ended OK"] if expect_ok and how.mode != "none" and not tally.rounds["OK"] else []),
+        ],
         engine=driven.status,
         scenario=scenario.options(),
     )
 
 
-def faults(driven: Driven, checked: Comparison, left_over: Sequence[str], *, expect_ok: bool) -> list[str]:
+def faults(driven: Driven, checked: Comparison, left_over: Sequence[str]) -> list[str]:
     """Return what is wrong, in words; empty where the run is what it should be."""
-    counts, tally = driven.engine.scheduler.counts, driven.engine.tally
+    counts = driven.engine.scheduler.counts
     found = []
     if not counts.identical:
         found.append("the output is not the text")
     if counts.completed != counts.submitted:
         found.append(f"{counts.submitted - counts.completed} requests were not completed")
-    if checked.wrong_drafts or driven.ledger.wrong_drafts:
-        found.append(f"{max(checked.wrong_drafts, driven.ledger.wrong_drafts)} drafts are not what the worker answered")
+    if checked.wrong_drafts or driven.books.wrong_drafts:
+        found.append(f"{max(checked.wrong_drafts, driven.books.wrong_drafts)} drafts are not what the worker answered")
     if checked.wrong_rows:
         found.append(f"{checked.wrong_rows} rows are not at the worker as they were sent")
     if checked.missing:
@@ -83,8 +100,4 @@ def faults(driven: Driven, checked: Comparison, left_over: Sequence[str], *, exp
         found.append(f"{driven.illegal_ids} draft ids out of [0, vocab) reached the device")
     if left_over:
         found.append("left over: " + "; ".join(left_over))
-    if expect_ok and driven.lost:
-        found.append(f"the session was lost: {driven.lost}")
-    if expect_ok and not tally.rounds["OK"]:
-        found.append("no round ended OK")
     return found

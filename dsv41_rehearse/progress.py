@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Protocol, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+import engine_shim
 
 from dsv41_rehearse.engine import Engine
 
@@ -92,3 +97,30 @@ def describe(engine: Engine) -> str:
         f"{engine.accepted_per_step():.2f} drafts accepted a step, "
         f"{counts.completed} of {counts.submitted} requests done{lost}"
     )
+
+
+class _Said(logging.Handler):
+    """Prints what the engine's side logs: in the way of no progress bar."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(f"  engine: {record.getMessage()}", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def said(console: Console, level: int) -> Iterator[None]:
+    """Show what engine_shim logs from this level on, and nothing else of it."""
+    log = logging.getLogger(engine_shim.__name__)
+    handler = _Said(console)
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(level)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.level, log.propagate = before

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from dsv41_rehearse.samples import Spread
+from dsv41_rehearse.samples import Few, Spread
 from hostflag.version import VERSION
 
 
@@ -34,6 +34,21 @@ class DaemonReport:
 
 
 @dataclass(frozen=True)
+class LossReport:
+    """
+    A loss on the run's own clock, seconds; None: it was not seen, or not ours to see. ``hurt``: the signal was sent.
+
+    ``ready``: the next daemon was. ``back``: the first drafted round after it.
+    """
+
+    reason: str | None
+    hurt: float | None
+    lost: float | None
+    ready: float | None
+    back: float | None
+
+
+@dataclass(frozen=True)
 class Origin:
     """Where numbers come from: without it they say nothing."""
 
@@ -48,7 +63,9 @@ class RunReport:
     """
     A run of demo or run.
 
-    ``accepted_per_step``: drafts accepted a verified request step, the bonus token not counted. ``rounds``: drafting
+    ``accepted_per_step``: drafts accepted a verified request step, the bonus token not counted; None where
+    ``acceptance_simulated``. ``accepted_over_time``: (seconds, the same) of each bucket. ``losses`` ...
+    ``loss_times``: see Aftermath. ``rounds``: drafting
     rounds by verdict; ``skipped``: steps that wanted drafts and made no round, by reason. ``wrong_drafts`` were used
     under OK and are not what the worker answered; ``wrong_rows`` are not at the worker as they were sent. ``before`` and
     ``after``: what engine and daemon held before the session and after it; ``left_over``: what should be gone and is not.
@@ -64,7 +81,7 @@ class RunReport:
     steps: int
     target_only_steps: int
     tokens: int
-    accepted_per_step: float
+    accepted_per_step: float | None
     identical: bool
     drafts_checked: int
     wrong_drafts: int
@@ -81,6 +98,18 @@ class RunReport:
     context_rounds: int
     illegal_ids: int
     events: Mapping[str, int]
+    mode: str
+    acceptance_simulated: bool
+    accepted_over_time: list[tuple[float, float]]
+    losses: Mapping[str, int]
+    loss_seen_ms: Few
+    released_ms: Few
+    recovery_from: str
+    recovery_ms: Few
+    recovery_from_kill_ms: Few
+    registrations: int
+    adoptions: int
+    loss_times: list[LossReport]
     lost: str | None
     seconds: float
     left_over: list[str]

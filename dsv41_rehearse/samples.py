@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import statistics
+
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +32,29 @@ class Spread:
         if self.p50 is None or self.p99 is None or self.max is None:
             return "no samples"
         return f"p50 {short(self.p50)}, p99 {short(self.p99)}, max {short(self.max)}"
+
+
+@dataclass(frozen=True)
+class Few:
+    """What is said of a handful of samples; all None where there are none."""
+
+    n: int
+    min: float | None
+    p50: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Few:
+        """Return what is said of those that are there."""
+        there = sorted(value for value in values if value is not None)
+        if not there:
+            return cls(0, None, None, None)
+        return cls(len(there), round(there[0], 3), round(statistics.median(there), 3), round(there[-1], 3))
+
+    def __str__(self) -> str:
+        if self.min is None or self.p50 is None or self.max is None:
+            return "none"
+        return short(self.max) if self.n == 1 else f"{short(self.min)} to {short(self.max)}, median {short(self.p50)}"
 
 
 def short(value: float) -> str:

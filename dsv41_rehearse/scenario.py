@@ -31,7 +31,8 @@ class Scenario:
     What the stand-in does. Times are ms; lengths are tokens, which are bytes of the text.
 
     ``rounds``: keep requests coming until so many drafting rounds were made; None: ``requests`` of them and no more.
-    ``uniform``: all requests have this length and this prompt; else they vary.
+    ``uniform``: all requests have this length and this prompt; else they vary. ``simulate_acceptance``: a pseudo-random number
+    of drafts counts as accepted, whatever they are; the output stays the text.
     """
 
     text: Text
@@ -50,11 +51,12 @@ class Scenario:
     window: int = 128
     slots: int = 8
     ring_bytes: int = 16 << 20
-    gpu_ms: float = 0.3
+    gpu_ms: float = 1.0
     cpu_ms: float = 0.0
     cpu_load: CpuLoad = "spin"
     deadline_ms: float = 200.0
     seed: int = 1
+    simulate_acceptance: bool = False
 
     def __post_init__(self) -> None:
         """Raise ScenarioError for the first option that is out of bounds."""

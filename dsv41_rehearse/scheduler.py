@@ -13,6 +13,7 @@ from typing import Final
 from dsv41_rehearse.replay import Request, State
 from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.workload import PrefixCache, requests
+from dsv41_rehearse.workload import request as make_request
 
 
 _NOT_WORTH_IT: Final = 128  # tokens: a request that is so nearly done is not preempted
@@ -68,6 +69,10 @@ class Scheduler:
     def done(self) -> bool:
         """Whether every request is completed."""
         return not (self.running or self._waiting or self._leaving)
+
+    def more(self) -> None:
+        """Bring one request more than the scenario has: somebody still needs a running engine."""
+        self._waiting.append(make_request(self.scenario, self.counts.submitted))
 
     def close(self) -> None:
         """Admit nobody new and end the running requests where they are: the run has made its rounds."""

@@ -10,15 +10,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, final
 
-from dsv41_rehearse._standin import lib
 from dsv41_rehearse.proc import alive
 
 
@@ -26,7 +27,6 @@ READY_S: Final = 20.0
 END_S: Final = 5.0
 MAX_SOCKET_PATH_BYTES: Final = 107
 LOG_TAIL: Final = 5  # lines of a log that an error shows
-_PARENT_GONE: Final = 117  # exit status of a child whose parent died before it could ask for the signal
 
 
 class StackError(Exception):
@@ -35,11 +35,13 @@ class StackError(Exception):
 
 @dataclass
 class Child:
-    """A process of the stack. Its log is what it writes to stderr."""
+    """A process of the stack. Its log is what it writes to stderr, from ``log_from`` on. ``ready_ns``: CLOCK_MONOTONIC, once ready."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    log_from: int = 0
+    ready_ns: int = 0
 
     @property
     def pid(self) -> int:
@@ -50,20 +52,39 @@ class Child:
         """Return the fields of its log line event="ready". Raises StackError where none comes."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
-            for line in self.log.read_text(errors="replace").splitlines():
+            for line in self._said():
                 event = _event(line)
                 if event is not None and event.get("event") == "ready":
+                    self.ready_ns = _monotonic_ns(str(event["timestamp"]))
                     return event
             if self.process.poll() is not None:
                 raise StackError(
                     f"{self.name} ended with status {self.process.returncode} before it was ready:\n{self.tail()}"
                 )
-            time.sleep(0.01)
+            time.sleep(0.005)
         raise StackError(f"{self.name} was not ready within {timeout_s:g} s:\n{self.tail()}")
+
+    def _said(self) -> list[str]:
+        with self.log.open("rb") as log:
+            log.seek(self.log_from)
+            return log.read().decode(errors="replace").splitlines()
 
     def tail(self) -> str:
         """Return the last lines of its log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL:]) or "(its log is empty)"
+        return "\n".join(self._said()[-LOG_TAIL:]) or "(its log is empty)"
+
+    def kill(self) -> int:
+        """End it with SIGKILL, wait until it is gone; return when that was sent (CLOCK_MONOTONIC, ns)."""
+        sent_ns = time.monotonic_ns()
+        self.process.kill()
+        self.process.wait()
+        return sent_ns
+
+    def stop(self) -> int:
+        """Stop it with SIGSTOP; return when that was sent (CLOCK_MONOTONIC, ns)."""
+        sent_ns = time.monotonic_ns()
+        self.process.send_signal(signal.SIGSTOP)
+        return sent_ns
 
     def end(self, timeout_s: float = END_S) -> int:
         """End it: SIGTERM, after ``timeout_s`` SIGKILL. Returns its exit status."""
@@ -83,12 +104,14 @@ class Stack:
     """
     Processes and the directory they work in. As a context manager it leaves neither behind, whatever happened.
 
-    ``keep``: both stay, for inspection.
+    ``keep``: both stay, for inspection. A child ends when the *thread* that started it does: such a thread outlives the stack.
     """
 
     keep: bool = False
     directory: Path = field(init=False)
     children: list[Child] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: bool = False
 
     def __enter__(self) -> Stack:
         self.directory = Path(tempfile.mkdtemp(prefix="dsv41-rehearse-"))
@@ -109,11 +132,17 @@ class Stack:
         return self.directory / "engine.sock"
 
     def start_worker(
-        self, drafter: str, *, delay_ms: float = 0.0, audit: Path | None = None, name: str = "worker"
+        self,
+        drafter: str,
+        *,
+        delay_ms: float = 0.0,
+        audit: Path | None = None,
+        name: str = "worker",
+        bind: str = "tcp://127.0.0.1:*",
     ) -> str:
         """Start a reference worker. Returns the endpoint it bound."""
         endpoint_file = self.directory / f"{name}.endpoint"
-        arguments = ["--bind", "tcp://127.0.0.1:*", "--endpoint-file", str(endpoint_file), "--drafter", drafter]
+        arguments = ["--bind", bind, "--endpoint-file", str(endpoint_file), "--drafter", drafter]
         arguments += ["--delay-ms", str(delay_ms)] if delay_ms else []
         arguments += ["--audit", str(audit)] if audit is not None else []
         self.start(name, "refworker", [*arguments, "--log-format", "json"]).ready()
@@ -127,21 +156,34 @@ class Stack:
         return daemon
 
     def start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
-        """Start ``python -m module``; its stderr goes to ``name``.log."""
+        """Start ``python -m module``; its stderr goes to ``name``.log. Raises StackError where the stack has been ended."""
         log = self.directory / f"{name}.log"
-        with log.open("ab") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                # Ctrl-C on the terminal is for the rehearsal, which then ends its children in order.
-                start_new_session=True,
-                preexec_fn=None if self.keep else _with_parent(os.getpid()),  # noqa: PLW1509 no thread of ours runs yet
-            )
-        child = Child(name, process, log)
-        self.children.append(child)
+        launcher = [] if self.keep else ["dsv41_rehearse.child", str(os.getpid())]
+        with self._lock:
+            if self._ended:
+                raise StackError(f"{name} is not started: the rehearsal is over")
+            with log.open("ab") as stderr:
+                log_from = stderr.tell()
+                process = subprocess.Popen(
+                    [sys.executable, "-m", *launcher, module, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=stderr,
+                    stderr=stderr,
+                    # Ctrl-C on the terminal is for the rehearsal, which then ends its children in order.
+                    start_new_session=True,
+                )
+                child = Child(name, process, log, log_from=log_from)
+            self.children.append(child)
         return child
+
+    def named(self, name: str) -> Child:
+        """Return the newest child of that name."""
+        return next(child for child in reversed(self.children) if child.name == name)
+
+    def forget(self, child: Child) -> None:
+        """Take a child that has ended out of what is to be ended."""
+        with self._lock:
+            self.children.remove(child)
 
     def end(self) -> list[str]:
         """End every process and remove the directory. Returns what did not go as it should."""
@@ -154,8 +196,10 @@ class Stack:
     def end_processes(self) -> list[str]:
         """End every process, the newest first: daemons before their workers. Returns what did not go as it should."""
         faults = []
-        while self.children:
-            child = self.children.pop()
+        with self._lock:
+            self._ended = True
+            ending, self.children = self.children[::-1], []
+        for child in ending:
             ended_before = child.process.poll() is not None
             status = child.end()
             if status != 0 and not ended_before:
@@ -165,15 +209,10 @@ class Stack:
         return faults
 
 
-def _with_parent(parent: int) -> Callable[[], None]:
-    """Return what makes a child end when its parent does, however that dies."""
-
-    def ask() -> None:
-        lib.st_die_with_parent(signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(_PARENT_GONE)
-
-    return ask
+def _monotonic_ns(timestamp: str) -> int:
+    """Return when that was, as this machine's CLOCK_MONOTONIC has it."""
+    ago_ns = time.time_ns() - int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1e9)
+    return time.monotonic_ns() - ago_ns
 
 
 def _event(line: str) -> dict[str, Any] | None:

@@ -16,38 +16,73 @@ def show(console: Console, report: RunReport) -> None:
         console.print(f"[red]WRONG[/red]      {fault}", highlight=False, soft_wrap=True)
     if report.good:
         console.print(
-            "[green]GOOD[/green]       the output is the text, and nothing was lost on the way",
+            f"[green]GOOD[/green]       the output is the text, and {_good(report)}",
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _good(report: RunReport) -> str:
+    if report.mode == "none":
+        return "nobody drafted"
+    if any(report.losses.values()):
+        return "every draft that was used is the worker's own, before the loss and after it"
+    return "nothing was lost on the way"
 
 
 def lines(report: RunReport) -> list[tuple[str, str]]:
     """Return the summary as (name, what is said)."""
     said = [
         ("requests", _requests(report)),
-        (
-            "output",
-            f"{report.tokens} tokens in {report.seconds:.1f} s, {_identical(report)}",
-        ),
-        (
-            "drafts",
-            f"{report.accepted_per_step:.2f} accepted a step; {report.drafts_checked} checked, {report.wrong_drafts} wrong",
-        ),
+        ("output", f"{report.tokens} tokens in {report.seconds:.1f} s, {_identical(report)}"),
+        ("drafts", f"{_accepted(report)}; {report.drafts_checked} checked, {report.wrong_drafts} wrong"),
         ("rows", f"{report.rows_checked} checked, {report.wrong_rows} wrong"),
         ("steps", f"{report.steps}, of which {report.target_only_steps} target-only{_skipped(report)}"),
         ("rounds", f"{_counts(report.rounds) or 'none'}, and {report.context_rounds} context-only"),
         ("step", f"{report.step_ms} ms, {report.step_ms.batch or 0:.1f} requests on average"),
-        ("submit", f"{report.submit_us} us of the engine thread"),
-        ("round", f"{report.round_us} us from rows gathered to stream released"),
-        ("daemon", _daemon(report)),
     ]
-    if report.lost:
-        said.append(("session", f"lost ({report.lost}); the run went on without drafts to its end"))
+    if report.mode != "none":
+        said += [
+            ("submit", f"{report.submit_us} us of the engine thread"),
+            ("round", f"{report.round_us} us from rows gathered to stream released"),
+            ("daemon", _daemon(report)),
+        ]
+    if report.recovery_from == "ready":
+        said += _losses(report)
+    elif any(report.losses.values()):
+        said.append(("losses", _other_losses(report)))
     said.append(
         ("left over", "; ".join(report.left_over) or "nothing: no process, descriptor, thread, shared memory or file")
     )
     return said
+
+
+def _accepted(report: RunReport) -> str:
+    if report.accepted_per_step is None:
+        return "acceptance simulated"
+    return f"{report.accepted_per_step:.2f} accepted a step"
+
+
+def _losses(report: RunReport) -> list[tuple[str, str]]:
+    """What the rehearsal did to the daemon, and how the engine got over it."""
+    killed, *_ = report.loss_times
+    pids = " and ".join(str(pid) for pid in report.daemon_pids)
+    parked = "" if report.released_ms.max is None else f", a parked round let go after {report.released_ms} ms"
+    region = "its region taken over as it was" if report.adoptions else "in a new region"
+    back = f"drafting again {report.recovery_ms} ms after the next daemon was ready"
+    if report.recovery_ms.n == 0:
+        back = "no drafts from the next daemon"
+    return [
+        ("killed", f"the daemon with SIGKILL at {killed.hurt or 0:.1f} s; seen after {report.loss_seen_ms} ms{parked}"),
+        ("back", f"{back}, {report.recovery_from_kill_ms} ms after the kill; {region}; daemons {pids}"),
+    ]
+
+
+def _other_losses(report: RunReport) -> str:
+    counts = _counts({reason: count for reason, count in report.losses.items() if count})
+    if report.lost:
+        return f"{counts}; the run went on without drafts to its end"
+    return f"{counts}; drafting again after {report.recovery_ms} ms"
 
 
 def _table(console: Console, rows: list[tuple[str, str]]) -> None:

@@ -58,8 +58,19 @@ static void prefill(struct st_device *d, const struct st_item *item, struct st_s
     r->rejected = 0;
     s->position = end;
     s->last = text_of(d, s, end);
+    s->drafted = 0;
     r->tokens[0] = s->last;
     d->next_prefill[item->slot] = (int32_t)s->last;
+}
+
+/* For drafters that guess nothing: rounds carry valid and rejected rows all the same. The tokens are the text's. */
+static uint32_t pretend(const struct st_device *d, const struct st_slot *s, uint32_t k, int32_t *tokens)
+{
+    uint32_t accepted = s->drafted ? (uint32_t)(mix(mix(d->seed ^ s->uid) + (uint64_t)s->position) % (k + 1)) : 0;
+
+    for (uint32_t i = 0; i < accepted; i++)
+        tokens[i] = (int32_t)text_of(d, s, s->position + 1 + i);
+    return accepted;
 }
 
 static void decode(struct st_device *d, const struct st_item *item, struct st_slot *s, struct st_result *r)
@@ -75,10 +86,13 @@ static void decode(struct st_device *d, const struct st_item *item, struct st_sl
         positions[i + 1] = s->position + 1 + i;
         tokens[i + 1] = (int32_t)s->drafts[i];
     }
-    while (accepted < k && s->drafts[accepted] == text_of(d, s, s->position + 1 + accepted)) {
-        r->tokens[accepted] = s->drafts[accepted];
-        accepted++;
-    }
+    if (d->simulate)
+        accepted = pretend(d, s, k, tokens + 1);
+    else
+        while (accepted < k && s->drafts[accepted] == text_of(d, s, s->position + 1 + accepted))
+            accepted++;
+    for (uint32_t i = 0; i < accepted; i++)
+        r->tokens[i] = tokens[i + 1];
     r->position = s->position;
     r->sampled = (int32_t)accepted + 1;
     r->rejected = (int32_t)(k - accepted);
@@ -128,10 +142,12 @@ void st_take(void *argument)
     struct st_step *step = argument;
     struct st_device *d = step->device;
 
+    st_stamp(&step->taken_ns);
     for (uint32_t b = 0; b < step->n_items; b++) {
         struct st_slot *s = &d->slots[step->items[b].slot];
         if (!(step->items[b].flags & ST_DRAFT))
             continue;
+        s->drafted = step->drafting;
         for (uint32_t i = 0; i < d->drafts; i++) {
             int64_t id = step->drafting ? d->drafts_out[(uint64_t)b * d->drafts + i] : 0;
             if (id < 0 || id >= d->vocab)

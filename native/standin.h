@@ -25,6 +25,7 @@ struct st_slot {
     int64_t text_tokens;  /* its length; what follows counts as token 0 */
     int64_t position;     /* of its next row */
     int64_t last;         /* the token there: sampled, not yet run */
+    uint64_t drafted;     /* 0: its drafts are none, the last step made no round */
     int64_t drafts[ST_MAX_DRAFTS];
 };
 
@@ -52,6 +53,8 @@ struct st_result {
 struct st_device {
     uint64_t seed;
     uint32_t drafts, row_bytes, n_sources, vocab, max_requests, state_slots;
+    uint32_t simulate;    /* 1: accept a pseudo-random number of drafts, as if they had been the text's tokens */
+    uint32_t reserved;
     uint64_t illegal;     /* draft ids outside [0, vocab) that reached the device: must stay 0 */
     const int32_t *text;
     struct st_slot *slots;
@@ -72,6 +75,7 @@ struct st_step {
     uint32_t drafting;    /* set before st_take is enqueued: 0 = no round, the drafts are all 0 */
     struct st_item *items;
     struct st_result *results;
+    uint64_t taken_ns;    /* CLOCK_MONOTONIC when st_take began: the round is over for the stream */
 };
 
 /* Verifies the drafts against the text, emits, and writes the round's GPU header. struct st_step. */

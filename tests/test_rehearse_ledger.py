@@ -47,7 +47,7 @@ def a_round(
     number: int, rows: int, *, all_valid: bool, verdict: str = "OK", context_only: bool = False
 ) -> SubmittedRound:
     shipped = ShippedRequest(SLOT, GENERATION, rows, draft=not context_only, all_valid=all_valid)
-    return SubmittedRound(RoundTable(number, context_only, (shipped,)), verdict)
+    return SubmittedRound(RoundTable(number, context_only, (shipped,)), 1, verdict)
 
 
 def expected(scenario: Scenario, request: Request, first: int, rows: int) -> str:
@@ -68,9 +68,11 @@ def booked(tmp_path: Path, scenario: Scenario, *steps: SettledStep) -> list[Roun
 
 
 def test_only_the_window_of_a_prompt_split_over_rounds(tmp_path: Path, scenario: Scenario, request_: Request) -> None:
-    first = SettledStep([prefill(request_, 0, 100, 200)], [Outcome(0, [], 0)], [b""], [a_round(1, 28, all_valid=True)])
+    first = SettledStep(
+        [prefill(request_, 0, 100, 200)], [Outcome(0, [], 0)], [b""], [a_round(1, 28, all_valid=True)], 1
+    )
     rounds = [a_round(2, 60, all_valid=True, context_only=True), a_round(3, 40, all_valid=True)]
-    second = SettledStep([prefill(request_, 100, 100, 200)], [Outcome(100, [7], 0)], [bytes(8 * K)], rounds)
+    second = SettledStep([prefill(request_, 100, 100, 200)], [Outcome(100, [7], 0)], [bytes(8 * K)], rounds, 1)
     lines = booked(tmp_path, scenario, first, second)
     assert [(line.round, line.requests[0].first, line.requests[0].rows) for line in lines] == [
         (1, 72, 28), (2, 100, 60), (3, 160, 40),
@@ -84,7 +86,7 @@ def test_only_the_window_of_a_prompt_split_over_rounds(tmp_path: Path, scenario:
 
 def test_rejected_rows_of_a_decode_do_not_count(tmp_path: Path, scenario: Scenario, request_: Request) -> None:
     step = SettledStep(
-        [decode(request_)], [Outcome(250, [1, 2, 3], 3)], [bytes(8 * K)], [a_round(1, 6, all_valid=False)]
+        [decode(request_)], [Outcome(250, [1, 2, 3], 3)], [bytes(8 * K)], [a_round(1, 6, all_valid=False)], 1
     )
     [line] = booked(tmp_path, scenario, step)
     assert (line.requests[0].first, line.requests[0].rows) == (250, 3)
@@ -96,7 +98,7 @@ def test_drafts_that_were_not_answers_are_not_booked(
     tmp_path: Path, scenario: Scenario, request_: Request, verdict: str
 ) -> None:
     rounds = [a_round(1, 6, all_valid=False, verdict=verdict)]
-    step = SettledStep([decode(request_)], [Outcome(250, [1], 5)], [bytes(8 * K)], rounds)
+    step = SettledStep([decode(request_)], [Outcome(250, [1], 5)], [bytes(8 * K)], rounds, 1)
     [line] = booked(tmp_path, scenario, step)
     assert (line.verdict, line.requests[0].drafts_crc) == (verdict, None)
 
@@ -113,5 +115,5 @@ def test_the_mocks_drafts_are_checked_bit_by_bit(
     ids[2] ^= change
     ledger = Ledger(1, scenario, check_mock=True)
     rounds = [a_round(1, 6, all_valid=False)]
-    ledger.settle(SettledStep([decode(request_)], [Outcome(250, [1], 5)], [ids.tobytes()], rounds))
+    ledger.settle(SettledStep([decode(request_)], [Outcome(250, [1], 5)], [ids.tobytes()], rounds, 1))
     assert (ledger.drafts_checked, ledger.wrong_drafts) == (K, wrong)
