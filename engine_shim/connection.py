@@ -15,6 +15,7 @@ from engine_shim.options import SessionOptions
 from engine_shim.region import Region
 from engine_shim.session import Session, SessionTerms
 from engine_shim.softstream import SoftStream
+from engine_shim.trust import trusted_uids
 from hostflag import geometry as geometries
 from hostflag import region as regions
 from hostflag.messages import PROTOCOL_VERSION, EngineIdentity, Geometry, Hello
@@ -44,7 +45,7 @@ def connect(
     hello = hello_of(geometry, model, engine, deadline_ms)
     channel = reach(Path(path), timeout_s)
     try:
-        handshake = Handshake(channel, hello, patient_until(until))
+        handshake = Handshake(channel, hello, patient_until(until), trusted_uids(Path(path), options.daemon_uids))
         welcome = handshake.greet()
         fd = bring_region(handshake, geometry, options.base) if options.base else handshake.create()
         try:

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from engine_shim import _engine
 from engine_shim.mode import Mode
+from engine_shim.options import SessionOptions
+from hostflag.users import uid_of
 
 
 PREFIX: Final = "VLLM_DSPARK_REMOTE"
@@ -25,6 +27,7 @@ RESPAWN_RESET_S: Final = f"{PREFIX}_ASYNC_RESPAWN_RESET_S"
 HOSTFLAG_LIB: Final = f"{PREFIX}_HOSTFLAG_LIB"
 SOCKET: Final = f"{PREFIX}_SOCKET"
 STRICT_START: Final = f"{PREFIX}_STRICT_START"
+DAEMON_USERS: Final = f"{PREFIX}_DAEMON_USERS"
 FALSE: Final = frozenset({"", "0"})
 MAX_SOCKET_BYTES: Final = 107  # sockaddr_un.sun_path, less the 0 at its end
 
@@ -54,6 +57,8 @@ def read(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
         fields["respawns"] = _count(RESPAWNS, text, 1_000_000)
     if STRICT_START in given:
         fields["strict"] = _flag(given, STRICT_START)
+    if text := given.get(DAEMON_USERS):
+        fields["session"] = SessionOptions(daemon_uids=_users(DAEMON_USERS, text))
     return fields
 
 
@@ -104,3 +109,10 @@ def _count(name: str, text: str, high: int) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= high):
         raise _bad(name, text, f"a whole number from 0 to {high}")
     return int(text)
+
+
+def _users(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(uid_of(one.strip()) for one in text.split(","))
+    except ValueError as error:
+        raise _bad(name, text, f"user names or numbers of this machine, by commas ({error})") from error

@@ -20,6 +20,7 @@ from engine_shim.region import Region
 from engine_shim.session import Session, SessionTerms
 from engine_shim.shimoptions import ShimOptions
 from engine_shim.softstream import SoftStream
+from engine_shim.trust import trusted_uids
 from hostflag.channel import Channel
 from hostflag.messages import FromDaemon, Hello, Ready, Welcome
 
@@ -62,7 +63,8 @@ class Handover:
         channel = reach(self._path, 0)
         self.place = None
         try:
-            handshake = Handshake(channel, self._hello, _patience(bell, over, until))
+            trusted = trusted_uids(self._path, self._options.session.daemon_uids)
+            handshake = Handshake(channel, self._hello, _patience(bell, over, until), trusted)
             welcome = handshake.greet()
             place = self._free(over)
             self.adopted = place is not None

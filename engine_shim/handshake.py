@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, HandshakeFailed
+from engine_shim.trust import check_sender
 from hostflag import region as regions
-from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout, Received, engine_end
+from hostflag.channel import (
+    BadMessage,
+    Channel,
+    ChannelClosed,
+    ChannelTimeout,
+    Received,
+    ask_credentials,
+    engine_end,
+)
 from hostflag.messages import Attach, Create, FromDaemon, Hello, Ready, Refused, Region, Welcome
 from hostflag.region import RegionFault
 
@@ -30,6 +39,7 @@ def reach(path: Path, timeout_s: float) -> Channel[FromDaemon]:
     """Connect; ``timeout_s`` 0 does not wait for a place in the daemon's queue. Raises DaemonUnreachable."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
+        ask_credentials(sock)
         sock.settimeout(timeout_s)
         sock.connect(str(path))
         sock.setblocking(True)
@@ -57,13 +67,14 @@ class Handshake:
     """
     One handshake on a channel that stays the caller's: ``greet``, then ``create`` or ``attach``, then ``ready``.
 
-    Each raises ConnectionRefusedByDaemon or HandshakeFailed; then it is over.
+    Each raises ConnectionRefusedByDaemon or HandshakeFailed; then it is over. ``trusted``: the uids whose messages are taken.
     """
 
-    def __init__(self, channel: Channel[FromDaemon], hello: Hello, patience: Patience) -> None:
+    def __init__(self, channel: Channel[FromDaemon], hello: Hello, patience: Patience, trusted: frozenset[int]) -> None:
         self._channel = channel
         self._hello = hello
         self._patience = patience
+        self._trusted = trusted
 
     def greet(self) -> Welcome:
         self._send(lambda: self._channel.send(self._hello))
@@ -104,6 +115,7 @@ class Handshake:
         with contextlib.suppress(ChannelClosed, ChannelTimeout, BadMessage):
             received = self._channel.receive(0)
             received.close_fds()
+            check_sender(received.credentials, self._trusted)
             if isinstance(received.message, Refused):
                 raise ConnectionRefusedByDaemon(received.message.code, received.message.reason)
 
@@ -136,4 +148,9 @@ class Handshake:
             raise HandshakeFailed(f"the daemon closed the connection where {due} was due") from error
         except BadMessage as error:
             raise HandshakeFailed(f"the daemon sent no message of this protocol: {error}") from error
+        try:
+            check_sender(received.credentials, self._trusted)
+        except HandshakeFailed:
+            received.close_fds()
+            raise
         return received.message, received.fds

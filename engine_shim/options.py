@@ -19,7 +19,8 @@ class SessionOptions:
     none finished between; 0 never. ``backlog_rows``: prefill rows that can wait in device memory; None takes a window a
     request. ``realtime``: SCHED_FIFO for the watchdog where it is permitted. ``batched``: write and wait as one operation
     where the stream has one. ``stream_limit_ms``: a synchronous submit fails where the stream takes longer to get past its copies.
-    ``base``: the last round before the first; not 0 makes the engine bring its own region.
+    ``base``: the last round before the first; not 0 makes the engine bring its own region. ``daemon_uids``: users, besides those of
+    trust.py, as whom a daemon may run.
     """
 
     tick_ms: float = 5.0
@@ -31,6 +32,7 @@ class SessionOptions:
     batched: bool = True
     stream_limit_ms: float = 10_000.0
     base: int = 0
+    daemon_uids: tuple[int, ...] = ()
 
     def backlog(self, geometry: Geometry) -> int:
         """Return how many prefill rows can wait."""

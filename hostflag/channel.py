@@ -45,12 +45,26 @@ class BadMessage(Exception):
     """What came is no message of this protocol; the text says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who sent a message, by the kernel's word. ``pid`` is 0 where it is in a process namespace that this one cannot see."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
 @dataclass
 class Received(Generic[Incoming]):
-    """A message and the descriptors that came with it; whoever takes this closes them."""
+    """
+    A message and the descriptors that came with it; whoever takes this closes them.
+
+    ``credentials``: None unless the socket asked for them (``ask_credentials``) before the message was sent.
+    """
 
     message: Incoming
     fds: list[int] = field(default_factory=list)
+    credentials: Credentials | None = None
 
     def close_fds(self) -> None:
         """Close what nobody took."""
@@ -105,10 +119,10 @@ class Channel(Generic[Incoming]):
         Raises ChannelTimeout, ChannelClosed, or BadMessage (descriptors that came along are closed).
         """
         self._wait_readable(timeout)
-        payload, fds, flags = self._receive_packet()
+        payload, fds, credentials, flags = self._receive_packet()
         received: Received[Incoming] | None = None
         try:
-            received = Received(self._decode(payload, flags, len(fds)), fds)
+            received = Received(self._decode(payload, flags, len(fds)), fds, credentials)
         finally:
             if received is None:
                 for fd in fds:
@@ -124,7 +138,7 @@ class Channel(Generic[Incoming]):
             elapsed = 0.0 if deadline is None or timeout is None else timeout
             raise ChannelTimeout(f"no message within {elapsed:g} s")
 
-    def _receive_packet(self) -> tuple[bytes, list[int], int]:
+    def _receive_packet(self) -> tuple[bytes, list[int], Credentials | None, int]:
         # Not socket.recv_fds: it drops MSG_CMSG_CLOEXEC, and a child would then hold the session's descriptors open.
         space = socket.CMSG_SPACE(MAX_FDS * _INT_BYTES) + socket.CMSG_SPACE(_CREDENTIALS.size)
         flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
@@ -134,11 +148,13 @@ class Channel(Generic[Incoming]):
             raise ChannelTimeout("nothing to read") from error
         except OSError as error:
             raise ChannelClosed(f"cannot receive: {error.strerror}") from error
-        fds = array.array("i")
+        fds, credentials = array.array("i"), None
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % _INT_BYTES])
-        return payload, list(fds), got_flags
+            elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) == _CREDENTIALS.size:
+                credentials = Credentials(*_CREDENTIALS.unpack(data))
+        return payload, list(fds), credentials, got_flags
 
     def _decode(self, payload: bytes, flags: int, fd_count: int) -> Incoming:
         if not payload:
@@ -151,6 +167,15 @@ class Channel(Generic[Incoming]):
             return self._decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadMessage(str(error)) from error
+
+
+def ask_credentials(sock: socket.socket) -> None:
+    """
+    Have every message say who sent it. Before ``connect``: what was sent earlier would name nobody.
+
+    SO_PEERCRED says who called ``listen``; under socket activation that is systemd and not the daemon.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
 
 def daemon_end(sock: socket.socket) -> Channel[FromEngine]:
