@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
-from engine_shim import farewell
+from engine_shim import farewell, forks
 from engine_shim._engine import ffi, lib
 from engine_shim.batch import Batch
 from engine_shim.errors import HandshakeFailed, SessionClosed, StreamStuck, SubmitFailed
@@ -75,6 +75,9 @@ class Session:
         self._ticket: Any = ffi.new("struct hfe_ticket *")
         self._ticket_buffer: Any = ffi.buffer(self._ticket)
         self._last: SessionStatus | None = None
+        self._dead = False  # in a forked child
+        if terms.owns_region:
+            forks.forget_in_children(self)
         lock_error = self.status().lock_error
         self.locked = lock_error == 0
         self.lock_reason = None if self.locked else f"mlock: {os.strerror(lock_error)} (raise RLIMIT_MEMLOCK)"
@@ -188,7 +191,7 @@ class Session:
         Raises StreamStuck where the stream does not get past what it was given: then the region, its watchdog and the
         socket stay, and it can be called again.
         """
-        if self._last is not None:
+        if self._last is not None or self._dead:
             return
         until = time.monotonic() + timeout_s
         last = self.end(timeout_s)
@@ -223,8 +226,12 @@ class Session:
 
     def forked(self) -> None:
         """Drop what a forked child has of it: descriptors. The child has no map and no watchdog."""
+        self._dead = True
         if self._handle is not None:
             lib.hfe_forked(self._handle)
+            self._handle = None
+        if self._owns_region:
+            self.region.forked()
         self.channel.close()
 
     def _open(self) -> Any:

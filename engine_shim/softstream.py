@@ -8,6 +8,7 @@ import os
 from types import TracebackType
 from typing import Any
 
+from engine_shim import forks
 from engine_shim._engine import ffi, lib
 from engine_shim.errors import StreamFault, StreamStuck
 
@@ -27,6 +28,7 @@ class SoftStream:
         stream = ffi.new("struct hfs_stream **")
         _accepted(lib.hfs_open(stream), "the soft stream's thread cannot be started")
         self._stream: Any = stream[0]
+        forks.forget_in_children(self)
 
     def __enter__(self) -> SoftStream:
         return self
@@ -81,6 +83,10 @@ class SoftStream:
     def kept(self) -> int:
         """How many regions were made known to it, ever."""
         return int(lib.hfs_kept(self.c))
+
+    def forked(self) -> None:
+        """In a forked child it is closed: its thread is the parent's."""
+        self._stream = None
 
     def close(self, timeout_s: float = 5.0) -> None:
         """
