@@ -32,7 +32,8 @@ STRANGER: Final = 12_345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process as somebody else")
 # Serves one connection of an inherited listener, as a daemon under socket activation does; needs nothing but Python.
 SERVE: Final = """
-import socket, sys
+import os, socket, sys
+os.setuid(int(sys.argv[3]))
 connection, _ = socket.socket(fileno=int(sys.argv[1])).accept()
 connection.recv(65536)
 connection.send(sys.argv[2].encode())
@@ -56,7 +57,8 @@ def activated(directory: Path, answer: m.Message, user: int | None = None) -> It
             str(listener.fileno()),
             msgspec.json.encode(answer).decode(),
         ]
-        process = subprocess.Popen(command, pass_fds=[listener.fileno()], user=user, cwd="/")
+        command.append(str(os.geteuid() if user is None else user))
+        process = subprocess.Popen(command, pass_fds=[listener.fileno()])
         try:
             yield path, process.pid
         finally:
@@ -90,31 +92,39 @@ def test_who_does_not_ask_is_not_told() -> None:
 
 @as_root
 def test_a_daemon_of_a_stranger_is_refused_though_root_listened(short_dir: Path) -> None:
-    with activated(short_dir, WELCOME, STRANGER) as (path, _):
-        with pytest.raises(HandshakeFailed, match=f"runs as uid {STRANGER}.*name it"):
-            attempt(path)
+    with (
+        activated(short_dir, WELCOME, STRANGER) as (path, _),
+        pytest.raises(HandshakeFailed, match=f"runs as uid {STRANGER}.*name it"),
+    ):
+        attempt(path)
 
 
 @as_root
 def test_a_strangers_refusal_is_not_believed_either(short_dir: Path) -> None:
-    with activated(short_dir, m.Refused(code="busy", reason="wait for ever"), STRANGER) as (path, _):
-        with pytest.raises(HandshakeFailed, match=f"runs as uid {STRANGER}"):
-            attempt(path)
+    with (
+        activated(short_dir, m.Refused(code="busy", reason="wait for ever"), STRANGER) as (path, _),
+        pytest.raises(HandshakeFailed, match=f"runs as uid {STRANGER}"),
+    ):
+        attempt(path)
 
 
 @as_root
 def test_a_stranger_that_is_named_is_taken(short_dir: Path) -> None:
-    with activated(short_dir, m.Ready(locked=True), STRANGER) as (path, _):
-        with pytest.raises(HandshakeFailed, match="Ready where Welcome was due"):
-            attempt_with(path, STRANGER)
+    with (
+        activated(short_dir, m.Ready(locked=True), STRANGER) as (path, _),
+        pytest.raises(HandshakeFailed, match="Ready where Welcome was due"),
+    ):
+        attempt_with(path, STRANGER)
 
 
 @as_root
 def test_the_owner_of_the_directory_is_taken(short_dir: Path) -> None:
     os.chown(short_dir, STRANGER, -1)
-    with activated(short_dir, m.Ready(locked=True), STRANGER) as (path, _):
-        with pytest.raises(HandshakeFailed, match="Ready where Welcome was due"):
-            attempt(path)
+    with (
+        activated(short_dir, m.Ready(locked=True), STRANGER) as (path, _),
+        pytest.raises(HandshakeFailed, match="Ready where Welcome was due"),
+    ):
+        attempt(path)
 
 
 def test_a_daemon_of_our_own_user_is_taken(short_dir: Path) -> None:
