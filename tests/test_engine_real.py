@@ -27,11 +27,11 @@ MOCK_STEP = 40_503
 
 
 @contextlib.contextmanager
-def worker(directory: Path, *flags: str) -> Iterator[str]:
+def worker(directory: Path) -> Iterator[str]:
     """Run a reference worker with the mock drafter; give its endpoint."""
     endpoint = f"ipc://{directory}/w"
     process = subprocess.Popen(
-        [sys.executable, "-m", "refworker", "--bind", endpoint, "--drafter", "mock", "--log-level", "error", *flags],
+        [sys.executable, "-m", "refworker", "--bind", endpoint, "--drafter", "mock", "--log-level", "error"],
         cwd=Path(__file__).resolve().parent.parent,
     )
     try:

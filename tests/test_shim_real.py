@@ -17,10 +17,12 @@ import pytest
 from engine_hand import PATIENCE_S, until
 from engine_harness import LARGE, Ask, drained
 from proxyd_harness import Daemon
+from proxyd_worker import Worker, friendly
 from shim_harness import Driver, shim_with
 from test_engine_real import drafts_after, worker
 
 from engine_shim import Mode
+from hostflag import wire
 from hostflag.verdicts import Verdict
 
 
@@ -47,6 +49,12 @@ def bit_exact(driver: Driver, steps: int = 5) -> None:
         driver.device.kept.clear()
 
 
+def mute(peer: Worker, parts: list[bytes], header: wire.Header) -> None:
+    """Be a worker that takes rounds and never answers one."""
+    if header.kind is not wire.Kind.ROUND:
+        friendly(peer, parts, header)
+
+
 def mapped(pid: int) -> set[str]:
     """Return the inodes of the regions that a process maps."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
@@ -69,8 +77,8 @@ def test_every_draft_is_exact_before_and_after_a_kill(short_dir: Path, mode: Mod
 def test_a_kill_is_seen_at_once_and_releases_a_parked_round(short_dir: Path) -> None:
     """The worker does not answer: only the loss can release the round, its deadline is a minute away."""
     with (
-        worker(short_dir, "--delay-ms=50000") as endpoint,
-        Daemon(short_dir, "--network-timeout-ms=55000", worker=endpoint) as daemon,
+        Worker(f"ipc://{short_dir}/w", mute),
+        Daemon(short_dir, "--network-timeout-ms=55000") as daemon,
         engine_on(short_dir / "e.sock") as driver,
     ):
         driver.session()
