@@ -18,7 +18,7 @@ from rich.console import Console
 
 import engine_shim
 
-from dsv41_rehearse import bench, demo, options, summary
+from dsv41_rehearse import bench, bench_overlap, demo, kills, options, picture, summary
 from dsv41_rehearse.audit_compare import AuditError, Comparison, compare
 from dsv41_rehearse.drive import Drive, drive
 from dsv41_rehearse.engine import StreamStuckError
@@ -106,12 +106,34 @@ def _finish(arguments: argparse.Namespace, console: Console, made: RunReport) ->
     summary.show(console, made)
     if arguments.json is not None:
         write(arguments.json, made)
+    if arguments.plot is not None:
+        picture.draw(arguments.plot, made)
     return GOOD if made.good else WRONG
+
+
+def _kills(arguments: argparse.Namespace, console: Console) -> int:
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    made = kills.run(
+        kills.Kills(
+            scenario=options.soak_scenario(arguments),
+            kills=arguments.kills,
+            what=arguments.what,
+            stop=arguments.signal == "stop",
+        ),
+        console,
+    )
+    kills.show(console, made)
+    if arguments.json is not None:
+        write(arguments.json, made.plain())
+    return WRONG if made.faults else GOOD
 
 
 def _bench(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.json is not None:
         check_writable(arguments.json)
+    if arguments.what == "overlap":
+        return bench_overlap.main(arguments, console)
     return bench.main(arguments, console)
 
 
@@ -125,6 +147,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     """Fail before a run is spent, not after it."""
     if arguments.json is not None:
         check_writable(arguments.json)
+    if arguments.plot is not None:
+        picture.check(arguments.plot)
     if arguments.audit is not None:
         _make_directory(arguments.audit)
 
@@ -142,7 +166,7 @@ def _terminated(_number: int, _frame: FrameType | None) -> None:
     raise TerminatedError
 
 
-_COMMANDS: Final = {"demo": _demo, "run": _run, "bench": _bench, "compare": _compare}
+_COMMANDS: Final = {"demo": _demo, "run": _run, "kills": _kills, "bench": _bench, "compare": _compare}
 
 
 if __name__ == "__main__":

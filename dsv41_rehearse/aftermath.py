@@ -5,15 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from dsv41_rehearse.drill import Drill, Loss
 from dsv41_rehearse.drive import Driven
 from dsv41_rehearse.report import LossReport
 from dsv41_rehearse.samples import Few
-
-
-BOUND_MS: Final = 500.0  # from the next daemon's readiness to the first drafted round: what the product promises
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ def _of_sessions(driven: Driven) -> list[LossReport]:
 
 def faults(driven: Driven, drill: Drill | None, *, expect_ok: bool) -> list[str]:
     """Return what is wrong, in words. ``expect_ok``: only what the drill did may have been lost."""
-    planned = drill.planned if drill else 0
+    planned, bound = (drill.planned, drill.bound_ms) if drill else (0, None)
     losses = {reason: count for reason, count in driven.status.get("losses", {}).items() if count}
     found = []
     if expect_ok and sum(losses.values()) != planned:
@@ -87,8 +83,8 @@ def faults(driven: Driven, drill: Drill | None, *, expect_ok: bool) -> list[str]
     for loss in drill.losses if drill else ():
         if loss.recovery_ms is None:
             found.append("no draft after the next daemon was ready")
-        elif loss.recovery_ms > BOUND_MS:
+        elif bound is not None and loss.recovery_ms > bound:
             found.append(
-                f"drafting again {loss.recovery_ms:.0f} ms after the next daemon was ready: at most {BOUND_MS:.0f}"
+                f"drafting again {loss.recovery_ms:.0f} ms after the next daemon was ready: at most {bound:.0f}"
             )
     return found

@@ -16,7 +16,9 @@ from dsv41_rehearse.sessions import Release
 from dsv41_rehearse.stack import Child, Stack
 
 
+RESUMED_S: Final = 0.2
 FOR_EVER_S: Final = 1e6
+BOUND_MS: Final = 500.0  # from the next daemon's readiness to the first drafted round: what the product promises
 BACK_S: Final = (
     30.0  # for a new daemon to be there and drafted with: long, since what is measured is not what is waited for
 )
@@ -74,11 +76,13 @@ class Drill:
     """
     A thread that waits for the run and then acts. A context manager around the stack: a child ends with the thread it is from.
 
-    ``planned``: how many losses the run is to have, ``losses``: those that it had.
+    ``planned``: how many losses the run is to have, ``losses``: those that it had. ``bound_ms``: a recovery that takes longer is a
+    fault, None: it is not.
     """
 
     def __init__(self) -> None:
         self.planned = 0
+        self.bound_ms: float | None = BOUND_MS
         self.losses: list[Loss] = []
         self._act: Act | None = None
         self._begin = threading.Event()
@@ -164,6 +168,9 @@ class Hand:
 
     def _end(self, victim: Child, *, resume: bool) -> None:
         if resume:
+            victim.resume()
+            # It finds out by itself that it has been left, and lets go, before it is asked to end.
+            threading.Event().wait(RESUMED_S)
             victim.end()
         self.stack.forget(victim)
 

@@ -26,7 +26,9 @@ examples:
   dsv41-rehearse demo --text README.md --requests 4    your own text
   dsv41-rehearse demo --drafter mock --rounds 10000 --concurrency 16   drafts that can be checked bit by bit
   dsv41-rehearse run --socket /run/dsv41-proxyd/engine.sock            a daemon that is already there
+  dsv41-rehearse kills --kills 200                     does it come back every time, and is nothing left behind?
   dsv41-rehearse compare DIR                           what was sent (--audit DIR) against what the worker got
+  dsv41-rehearse bench overlap                         what a step takes in modes async, sync and none
   dsv41-rehearse bench --json bench.json               rounds against bare pyzmq on this machine
 """
 _SCENARIO: Final = ("requests", "concurrency", "length", "prompt", "prefill_rows", "rounds", "arrival_steps", "preempt_every", "uniform",
@@ -47,7 +49,12 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _demo(_command(commands, "demo", "start daemon, worker and engine; replay a text; check everything; clean up"))
     _run(_command(commands, "run", "drive a daemon and a worker that are already there"))
-    _bench(_command(commands, "bench", "measure rounds against bare pyzmq, idle CPU, wake-ups"))
+    _kills(_command(commands, "kills", "kill the daemon, or the worker, many times in a row under load"))
+    _bench(
+        _command(
+            commands, "bench", "measure rounds against bare pyzmq, idle CPU, wake-ups; or what async rounds save a step"
+        )
+    )
     _compare(_command(commands, "compare", "compare the audit files of engines and workers"))
     return top
 
@@ -63,6 +70,14 @@ def scenario(arguments: argparse.Namespace) -> Scenario:
     if arguments.simulate_acceptance and getattr(arguments, "drafter", "mock") != "mock":
         raise ScenarioError("--simulate-acceptance is for drafts that guess nothing: give --drafter mock with it")
     return Scenario(text=text, **given)
+
+
+def soak_scenario(arguments: argparse.Namespace) -> Scenario:
+    """Return what is replayed while things are killed: without end, at an engine's pace, rounds with all kinds of row counts."""
+    return Scenario(
+        text=load(), rounds=1, concurrency=arguments.requests, length=4_000, arrival_steps=20, gpu_ms=3.0,
+        simulate_acceptance=True, seed=arguments.seed,
+    )  # fmt: skip
 
 
 def _command(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
@@ -114,6 +129,12 @@ def _replay(command: argparse.ArgumentParser) -> None:
     add("--audit", type=Path, metavar="DIR", help="write a line a round to DIR/engine-SESSION.jsonl, for compare")
     add("--json", type=Path, metavar="FILE", help="write everything that was counted and measured")
     add(
+        "--plot",
+        type=Path,
+        metavar="FILE.png",
+        help="draw drafts accepted over time (pip install 'dsv41-proxyd[plot]')",
+    )
+    add(
         "--start-round",
         type=_within(int, 0, (1 << 32) - 1),
         metavar="N",
@@ -149,8 +170,35 @@ def _replay(command: argparse.ArgumentParser) -> None:
     _number(times, "--deadline-ms", float, "MS", "a round is released within it, whatever happens")
 
 
+def _kills(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--kills", type=_within(int, 1, 1_000_000), default=20, metavar="N", help="how many (20)")
+    add("--requests", type=_within(int, 1, 256), default=3, metavar="R", help="requests at once meanwhile (3)")
+    add(
+        "--signal", choices=("kill", "stop"), default="kill",
+        help="SIGKILL (default), or SIGSTOP and, once there are drafts again, SIGCONT",
+    )  # fmt: skip
+    add(
+        "--what", choices=("daemon", "worker", "switch"), default="daemon",
+        help="whom: the daemon (default), the worker, or nobody: the daemon is led to another worker",
+    )  # fmt: skip
+    add("--json", type=Path, metavar="FILE", help="write everything that was counted and measured")
+    add("--quiet", action="store_true", help="no progress and no summary; the exit status tells")
+    add(
+        "--seed",
+        type=_within(int, 0, (1 << 63) - 1),
+        default=1,
+        metavar="N",
+        help="of the row bytes and the pauses (1)",
+    )
+
+
 def _bench(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
+    add(
+        "what", nargs="?", choices=("rounds", "overlap"), default="rounds",
+        help="rounds against bare pyzmq (default), or steps in modes async, sync and none",
+    )  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--blocks", type=_within(int, 1, 1000), default=5, metavar="N", help="interleaved blocks (5)")
     add(

@@ -86,6 +86,10 @@ class Child:
         self.process.send_signal(signal.SIGSTOP)
         return sent_ns
 
+    def resume(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
     def end(self, timeout_s: float = END_S) -> int:
         """End it: SIGTERM, after ``timeout_s`` SIGKILL. Returns its exit status."""
         if self.process.poll() is None:
@@ -154,6 +158,13 @@ class Stack:
         daemon = self.start(name, "proxyd", [*arguments, "--log-format", "json"])
         daemon.ready()
         return daemon
+
+    def switch_worker(self, endpoint: str) -> None:
+        """Lead the daemon to another worker, as an operator does. Raises StackError where it does not go there."""
+        ctl = [sys.executable, "-m", "proxyd.ctl", "--socket", str(self.socket), "switch-worker", endpoint]
+        done = subprocess.run(ctl, capture_output=True, text=True, check=False, timeout=READY_S)
+        if done.returncode != 0:
+            raise StackError(f"the daemon does not change its worker: {done.stderr.strip()}")
 
     def start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
         """Start ``python -m module``; its stderr goes to ``name``.log. Raises StackError where the stack has been ended."""
