@@ -15,6 +15,7 @@ import structlog
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("auto", "console", "json")
+_NUMBERS: Final = {level: int(logging.getLevelName(level.upper())) for level in LEVELS}
 
 
 class RateLimit:
@@ -55,6 +56,26 @@ class RateLimit:
         return event
 
 
+class LevelGate:
+    """A structlog processor: drops what is less than ``level``, which may change while loggers are in use."""
+
+    def __init__(self, level: str) -> None:
+        self.level = level
+
+    def __call__(self, _logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Pass the event on, or drop it."""
+        if _NUMBERS.get(name, logging.ERROR) < _NUMBERS[self.level]:
+            raise structlog.DropEvent
+        return event
+
+
+def set_level(level: str) -> None:
+    """Write from now on what is at least ``level``, one of LEVELS, also by loggers that exist. After ``configure``."""
+    for processor in structlog.get_config()["processors"]:
+        if isinstance(processor, LevelGate):
+            processor.level = level
+
+
 def configure(level: str = "info", fmt: str = "auto") -> None:
     """
     Set structlog up for this process, once, writing to stderr.
@@ -66,6 +87,7 @@ def configure(level: str = "info", fmt: str = "auto") -> None:
     tail = [] if console else [structlog.processors.format_exc_info]
     structlog.configure(
         processors=[
+            LevelGate(level),
             structlog.contextvars.merge_contextvars,
             RateLimit(),
             structlog.processors.add_log_level,
@@ -73,7 +95,7 @@ def configure(level: str = "info", fmt: str = "auto") -> None:
             *tail,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dsv41-proxyd``: settings, logging, then the server until a signal ends it."""
+"""``dsv41-proxyd``: its configuration, logging, then the server until a signal ends it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hostflag import logging
+from proxyd import commandline, printout
 from proxyd._daemon import lib
+from proxyd.configuration import Configuration
 from proxyd.errors import StartError
+from proxyd.faults import ConfigurationError
 from proxyd.server import Server
-from proxyd.settings import parse
 from proxyd.stderr import Stderr, fill_standard_descriptors
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from proxyd.settings import Settings
 
 
 EXIT_FORCED: Final = 1
@@ -33,18 +33,26 @@ EXIT_CONFIG: Final = 78  # EX_CONFIG: a restart will not help
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
     fill_standard_descriptors()
-    settings = parse(argv)
+    line = commandline.parse(argv)
+    try:
+        configuration = Configuration(line, os.environ)
+    except ConfigurationError as error:
+        sys.stderr.write(f"dsv41-proxyd: cannot start with this configuration:\n{error}\n")
+        return EXIT_CONFIG
+    if line.action != commandline.SERVE:
+        sys.stdout.write("ok\n" if line.action == commandline.CHECK else printout.as_toml(configuration))
+        return 0
     with contextlib.redirect_stderr(Stderr()):
-        logging.configure(settings.log_level, settings.log_format)
-        return _serve(settings)
+        logging.configure(configuration.settings.log_level, configuration.settings.log_format)
+        return _serve(configuration)
 
 
-def _serve(settings: Settings) -> int:
+def _serve(configuration: Configuration) -> int:
     _allow_locking()
     if lib.hfd_heap_bound() < 0:
         structlog.get_logger().debug("this C library's heap has no bound", pid=os.getpid())
     try:
-        server = Server(settings)
+        server = Server(configuration)
     except StartError as fault:
         structlog.get_logger().error("cannot start", reason=str(fault))
         return EXIT_CONFIG

@@ -37,7 +37,7 @@ class Roster:
     def __init__(self, events: Events, workers: Workers, settings: Settings, on_empty: Callable[[], None]) -> None:
         self._events = events
         self._workers = workers
-        self._settings = settings
+        self.settings = settings  # sessions start with those of the time
         self._on_empty = on_empty
         self._sessions: dict[int, Session] = {}
         self._ended = Tally()
@@ -96,7 +96,7 @@ class Roster:
         """
         header = regions.check(region_fd)
         try:
-            loop = RoundLoop(region_fd, channel.fileno(), loop_config(self._settings, hello, number=number, base=base))
+            loop = RoundLoop(region_fd, channel.fileno(), loop_config(self.settings, hello, number=number, base=base))
         except (LoopError, OSError) as fault:
             raise RefusedError("region", f"no round loop on this region: {fault}") from fault
         session = Session(

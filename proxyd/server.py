@@ -9,16 +9,19 @@ import os
 import signal
 import time
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from hostflag import logging
 from hostflag.channel import ChannelClosed, ChannelTimeout, accepted_end
 from hostflag.messages import Refused, Status
 from hostflag.version import VERSION
 from proxyd import http, metrics
 from proxyd.errors import StartError
 from proxyd.events import Events
+from proxyd.faults import ConfigurationError, Fault
 from proxyd.handshake import Handshake, Terms
 from proxyd.link import Links
 from proxyd.listener import Listener
@@ -36,7 +39,9 @@ if TYPE_CHECKING:
 
     from hostflag.channel import Channel
     from hostflag.messages import ToDaemon
-    from proxyd.settings import MetricsAddress, Settings
+    from proxyd.configuration import Configuration, Reloaded
+    from proxyd.kinds import MetricsAddress
+    from proxyd.settings import Settings
 
 
 MAX_HANDSHAKES: Final = 64
@@ -57,7 +62,9 @@ class Server:
     Raises StartError where it cannot be one, with what to do.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, configuration: Configuration) -> None:
+        settings = configuration.settings
+        self._configuration = configuration
         self._log: Any = structlog.get_logger()
         self._events = Events()
         self._handshakes: dict[Handshake, None] = {}
@@ -78,7 +85,7 @@ class Server:
             self._listener = Listener(self._events, self._file.listening, self._meet, self._say_fault)
             stack.callback(self._listener.close)
             self._closing = stack.pop_all()
-        self._drain_s = min(max(DRAIN_S, settings.network_timeout_ms / 1e3 + AFTER_TIMEOUT_S), MOST_DRAIN_S)
+        self._drain_s = _drain_s(settings)
         self._log.info(
             "ready",
             socket=str(settings.socket),
@@ -86,6 +93,7 @@ class Server:
             others=settings.workers[1:],
             metrics=url,
             pid=os.getpid(),
+            config=str(configuration.file) if configuration.file else None,
         )
 
     def serve(self) -> bool:
@@ -103,6 +111,30 @@ class Server:
         """Leave only the sessions that did not end. Instead of ``close``; the caller then leaves the process at once."""
         self._file.close()
         self._log.error("ended by force", sessions=len(self._roster))
+
+    def reload(self, asked_by: str) -> Reloaded:
+        """Take over what has changed in the configuration, so far as that is possible, and write to the log what came of it."""
+        reloaded = self._configuration.reload(self._apply)
+        log = self._log.bind(asked_by=asked_by)
+        if reloaded.faults:
+            log.error("not reloaded: the configuration of before stays", faults=reloaded.faults)
+        else:
+            log.info(
+                "reloaded", changed=list(map(str, reloaded.changed)), needs_restart=list(map(str, reloaded.restart))
+            )
+        return reloaded
+
+    def _apply(self, settings: Settings, changed: frozenset[str]) -> None:
+        """Put changed settings into force. What can fail comes first: a reload that fails changes nothing."""
+        if "workers" in changed:
+            try:
+                self._workers.switch(settings.workers, lambda: None)
+            except StartError as fault:
+                raise ConfigurationError([Fault(source="worker.endpoints", reason=str(fault))]) from fault
+        logging.set_level(settings.log_level)
+        self._roster.settings = settings
+        self._terms = replace(self._terms, network_timeout_ms=settings.network_timeout_ms)
+        self._drain_s = _drain_s(settings)
 
     def _make_workers(self, endpoints: Sequence[str], stack: contextlib.ExitStack) -> Workers:
         links = Links(endpoints[0])
@@ -153,7 +185,7 @@ class Server:
 
     def _heed(self, number: signal.Signals) -> None:
         if number == signal.SIGHUP:
-            self._log.info("nothing to reload: settings are flags", signal=number.name)
+            self.reload(number.name)
         elif self._ending:
             self._log.warning("ending at once", signal=number.name)
             self._over = True
@@ -206,3 +238,7 @@ class Server:
             handshakes=self._outcomes,
             connections=len(self._handshakes),
         )
+
+
+def _drain_s(settings: Settings) -> float:
+    return min(max(DRAIN_S, settings.network_timeout_ms / 1e3 + AFTER_TIMEOUT_S), MOST_DRAIN_S)

@@ -1,185 +1,152 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon is told on its command line: parsed, checked and frozen."""
+"""
+Every setting of the daemon, once. Flags, variables, keys of the file, help, docs/CONFIGURATION.md and reload follow from here.
+
+To add one, add a field of ``Settings`` with its ``At``, and read it where it is needed.
+"""
 
 from __future__ import annotations
 
-import argparse
-import math
-import socket
+import dataclasses
+import enum
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, get_type_hints
 
 from hostflag.defaults import ENGINE_SOCKET, WORKER_ENDPOINT
-from hostflag.version import VERSION
-from proxyd.endpoints import checked_endpoint, checked_endpoints, host_and_port
+from hostflag.logging import FORMATS, LEVELS
+from proxyd.kinds import Address, Choice, Count, Endpoints, Kind, MetricsAddress, Number, SocketPath
 
 
-MAX_SOCKET_PATH_BYTES: Final = 107  # sun_path less its NUL
+ENVIRONMENT_PREFIX: Final = "DSV41_PROXYD_"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsAddress:
-    """Where /metrics is served. ``port`` 0 picks a free one."""
+class Effect(enum.Enum):
+    """When a changed value counts after a reload."""
 
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    AT_ONCE = "at once"
+    NEXT_SESSION = "for sessions that start from then on"
+    RESTART = "after a restart only"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting; ``name`` is its field of ``Settings``, ``help`` a phrase for people."""
+
+    name: str
+    section: str
+    key: str
+    kind: Kind
+    default: Any
+    effect: Effect
+    flag: str
+    help: str
+
+    @property
+    def path(self) -> str:
+        """Its name in the file, and everywhere where it is spoken of."""
+        return f"{self.section}.{self.key}"
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.key}".upper()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class At:
+    """Where a field of ``Settings`` is set: ``path`` is SECTION.KEY, ``flag`` --NAME-OF-THE-FIELD where nothing else is said."""
+
+    path: str
+    kind: Kind
+    effect: Effect
+    help: str
+    flag: str = ""
+
+
+_METRICS: Final = MetricsAddress("127.0.0.1", 9741)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Times carry their unit in the name. ``workers``: the most preferred endpoint first. ``metrics`` None serves none."""
 
-    socket: Path
-    workers: tuple[str, ...]
-    metrics: MetricsAddress | None
-    network_timeout_ms: float = 150.0
-    spin_us: float = 50.0
-    nap_us: float = 20.0
-    breaker_failures: int = 3
-    breaker_cool_ms: float = 500.0
-    log_level: str = "info"
-    log_format: str = "auto"
+    socket: Annotated[
+        Path, At("engine.socket", SocketPath(), Effect.RESTART, "where engines and operators connect")
+    ] = Path(ENGINE_SOCKET)
+    workers: Annotated[
+        tuple[str, ...],
+        At(
+            "worker.endpoints",
+            Endpoints(),
+            Effect.AT_ONCE,
+            "where the worker is; more than one to fall back on the others, the most preferred first",
+            flag="--worker",
+        ),
+    ] = (WORKER_ENDPOINT,)
+    network_timeout_ms: Annotated[
+        float,
+        At(
+            "worker.network_timeout_ms",
+            Number(1, 60_000, "ms"),
+            Effect.NEXT_SESSION,
+            "how long a round waits for its reply",
+        ),
+    ] = 150.0
+    breaker_failures: Annotated[
+        int,
+        At(
+            "worker.breaker_failures",
+            Count(0, 1000),
+            Effect.NEXT_SESSION,
+            "so many rounds in a row without a good reply open the circuit breaker; 0: never",
+        ),
+    ] = 3
+    breaker_cool_ms: Annotated[
+        float,
+        At(
+            "worker.breaker_cool_ms",
+            Number(1, 4000, "ms"),
+            Effect.NEXT_SESSION,
+            "how long it stays open at first; doubled, up to 4 s, while the worker goes on failing",
+        ),
+    ] = 500.0
+    spin_us: Annotated[
+        float,
+        At("loop.spin_us", Number(0, 10_000, "us"), Effect.NEXT_SESSION, "the longest spin while a gather is near"),
+    ] = 50.0
+    nap_us: Annotated[
+        float,
+        At("loop.nap_us", Number(1, 10_000, "us"), Effect.NEXT_SESSION, "the shortest nap while a gather is far"),
+    ] = 20.0
+    metrics: Annotated[
+        MetricsAddress | None,
+        At("metrics.address", Address(), Effect.RESTART, "where /metrics is served; port 0 picks one"),
+    ] = _METRICS
+    log_level: Annotated[str, At("log.level", Choice(LEVELS), Effect.AT_ONCE, "least level that is written")] = "info"
+    log_format: Annotated[
+        str, At("log.format", Choice(FORMATS), Effect.RESTART, "auto: console on a terminal, else json")
+    ] = "auto"
 
 
-def parse(argv: Sequence[str] | None = None) -> Settings:
-    """Returns the settings; leaves through ``SystemExit`` (2, with the reason on stderr) where they are wrong."""
-    parser = _parser()
-    values = vars(parser.parse_args(argv))
-    try:
-        workers = checked_endpoints(values.pop("workers", [WORKER_ENDPOINT]))
-    except ValueError as fault:
-        parser.error(f"argument --worker: {fault}")
-    return Settings(workers=workers, **values)
+def _table() -> tuple[Setting, ...]:
+    hints = get_type_hints(Settings, include_extras=True)
+    places = {field.name: (field.default, hints[field.name].__metadata__[0]) for field in dataclasses.fields(Settings)}
+    return tuple(_row(name, default, at) for name, (default, at) in places.items())
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dsv41-proxyd",
-        description="Does the draft rounds of GPU engines: takes their rows from a shared region, gets drafts from a worker.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
+def _row(name: str, default: Any, at: At) -> Setting:
+    section, _, key = at.path.partition(".")
+    return Setting(
+        name=name,
+        section=section,
+        key=key,
+        kind=at.kind,
+        default=default,
+        effect=at.effect,
+        flag=at.flag or f"--{name.replace('_', '-')}",
+        help=at.help,
     )
-    add = parser.add_argument
-    add(
-        "--socket",
-        metavar="PATH",
-        type=_socket_path,
-        default=ENGINE_SOCKET,
-        help="where engines connect",
-    )
-    add(
-        "--worker",
-        metavar="ENDPOINT",
-        type=_endpoint,
-        action="append",
-        dest="workers",
-        default=argparse.SUPPRESS,
-        help=f"the worker, tcp:// or ipc://; again for others to fall back on, the most preferred first (default: {WORKER_ENDPOINT})",
-    )
-    add(
-        "--metrics",
-        metavar="HOST:PORT|off",
-        type=_metrics,
-        default="127.0.0.1:9741",
-        help="where /metrics is; port 0 picks one",
-    )
-    add(
-        "--network-timeout-ms",
-        metavar="MS",
-        type=_number(1, 60_000),
-        default=150.0,
-        help="how long a round waits for its reply",
-    )
-    add(
-        "--spin-us", metavar="US", type=_number(0, 10_000), default=50.0, help="the longest spin while a gather is near"
-    )
-    add("--nap-us", metavar="US", type=_number(1, 10_000), default=20.0, help="the shortest nap while a gather is far")
-    add(
-        "--breaker-failures",
-        metavar="N",
-        type=_count(1000),
-        default=3,
-        help="so many rounds in a row without a good reply open the circuit breaker; 0: never",
-    )
-    add(
-        "--breaker-cool-ms",
-        metavar="MS",
-        type=_number(1, 4000),
-        default=500.0,
-        help="how long it stays open at first; doubled, up to 4 s, while the worker goes on failing",
-    )
-    add(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="least level that is written"
-    )
-    add(
-        "--log-format",
-        choices=("auto", "console", "json"),
-        default="auto",
-        help="auto: console on a terminal, else json",
-    )
-    parser.add_argument("--version", action="version", version=f"dsv41-proxyd {VERSION}")
-    return parser
 
 
-def _socket_path(text: str) -> Path:
-    if not text or "\0" in text:
-        raise argparse.ArgumentTypeError("a socket needs a path")
-    path = Path(text).absolute()
-    if len(bytes(path)) > MAX_SOCKET_PATH_BYTES:
-        raise argparse.ArgumentTypeError(
-            f"{path} is longer than the {MAX_SOCKET_PATH_BYTES} bytes that a Unix socket's path may have"
-        )
-    return path
-
-
-def _endpoint(text: str) -> str:
-    try:
-        return checked_endpoint(text)
-    except ValueError as fault:
-        raise argparse.ArgumentTypeError(str(fault)) from fault
-
-
-def _metrics(text: str) -> MetricsAddress | None:
-    if text == "off":
-        return None
-    try:
-        host, port = host_and_port(text, text)
-    except ValueError as fault:
-        raise argparse.ArgumentTypeError(str(fault)) from fault
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-        except OSError:
-            continue
-        return MetricsAddress(host, port)
-    if host == "localhost":
-        return MetricsAddress("127.0.0.1", port)
-    raise argparse.ArgumentTypeError(f"{text!r}: the host must be an address, such as 127.0.0.1 or [::1]; or say off")
-
-
-def _number(least: float, most: float) -> Callable[[str], float]:
-    def convert(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
-        return value
-
-    return convert
-
-
-def _count(most: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) > most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {most}")
-        return int(text)
-
-    return convert
+TABLE: Final = _table()

@@ -20,7 +20,7 @@ from hostflag import wire
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind
 from proxyd.loopsettings import LEAST_NAP_US, MOST_NAP_US, MOST_SPIN_US, loop_config
-from proxyd.settings import parse
+from proxyd.settings import Settings
 
 
 FAILURES: Final = 4
@@ -66,7 +66,7 @@ def test_a_failing_worker_is_left_alone_and_tried_again(daemon: Daemon) -> None:
 
 
 def test_hints_of_an_engine_are_kept_within_bounds() -> None:
-    settings = parse(["--spin-us=30", "--nap-us=15", "--breaker-failures=5", "--breaker-cool-ms=700"])
+    settings = Settings(spin_us=30.0, nap_us=15.0, breaker_failures=5, breaker_cool_ms=700.0)
 
     def waits(**hints: float) -> tuple[int, int]:
         config = loop_config(settings, hello(**hints), number=1, base=0)

@@ -92,10 +92,11 @@ def test_a_second_signal_ends_it_at_once(short_dir: Path) -> None:
     assert list(short_dir.iterdir()) == []
 
 
-def test_sighup_changes_nothing(short_dir: Path) -> None:
+def test_sighup_with_nothing_changed_changes_nothing(short_dir: Path) -> None:
     with Daemon(short_dir) as daemon:
         daemon.process.send_signal(signal.SIGHUP)
-        daemon.wait_for("nothing to reload: settings are flags")
+        line = daemon.wait_for("reloaded")
+        assert (line["changed"], line["needs_restart"]) == ([], [])
         with Engine(daemon.path) as engine:
             engine.ready()
 

@@ -30,7 +30,7 @@ from proxyd.errors import RefusedError
 from proxyd.events import Events
 from proxyd.link import Links
 from proxyd.roster import MAX_SESSIONS, Roster
-from proxyd.settings import parse
+from proxyd.settings import Settings
 from proxyd.workers import Workers
 
 
@@ -189,7 +189,7 @@ def test_region_bytes_are_bounded_in_all(short_dir: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(roster, "MAX_REGION_BYTES", geometries.region_bytes(GEOMETRY))
     links = Links(f"ipc://{short_dir}/w")
     events = Events()
-    sessions = Roster(events, Workers(events, links, [links.endpoint]), parse([]), lambda: None)
+    sessions = Roster(events, Workers(events, links, [links.endpoint]), Settings(), lambda: None)
     assert sessions.make_room(hello()) == geometries.region_bytes(GEOMETRY)
     larger = hello(geometry=msgspec.structs.replace(GEOMETRY, ring_bytes=GEOMETRY.ring_bytes * 2))
     with pytest.raises(RefusedError, match="ring_bytes") as refusal:

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from proxyd.settings import MAX_SOCKET_PATH_BYTES, MetricsAddress, parse
+from proxyd.commandline import parse as parse_line
+from proxyd.kinds import MAX_SOCKET_PATH_BYTES, MetricsAddress
+from proxyd.settings import Settings
+from proxyd.sources import Sources
+
+
+def parse(argv: list[str]) -> Settings:
+    """Return the settings of a command line alone."""
+    return Sources(parse_line([*argv]), {}).settings
 
 
 def test_defaults_are_those_of_the_documentation() -> None:

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration as TOML that the daemon would read again, with where each value comes from."""
+
+from __future__ import annotations
+
+import itertools
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hostflag.version import VERSION
+from proxyd.configfile import DEFAULT_FILE
+from proxyd.settings import TABLE
+
+
+if TYPE_CHECKING:
+    from proxyd.configuration import Configuration
+
+
+def as_toml(configuration: Configuration) -> str:
+    """Return the text of a file; keys and certificates are in it as paths only, as in the configuration."""
+    return "".join(f"{line}\n" for line in _lines(configuration))
+
+
+def _lines(configuration: Configuration) -> Iterator[str]:
+    yield f"# dsv41-proxyd {VERSION}; file: {configuration.file or f'none, as there is no {DEFAULT_FILE}'}"
+    for section, settings in itertools.groupby(TABLE, key=lambda setting: setting.section):
+        yield ""
+        yield f"[{section}]"
+        for setting in settings:
+            value = setting.kind.to_toml(getattr(configuration.settings, setting.name))
+            yield f"{setting.key} = {value}  # {configuration.origins[setting.name]}"
