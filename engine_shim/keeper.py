@@ -39,8 +39,9 @@ class Keeper:
     """
     ``publish`` gets each new session, and None at its loss, in the keeper's thread. Owns pool and budget while it runs.
 
-    ``adoptions``: sessions on a region that another one had before. ``last_loss``, ``lost_ns``: the newest loss, its reason and when
-    it was seen (CLOCK_MONOTONIC, 0: none yet). ``reason``: why there is no session, None while there is one. ``fault``: how the last try failed. ``tries``: how many failed.
+    ``adoptions``: sessions on a region that another one had before. ``last_loss``, ``lost_ns``: the newest loss, its reason and
+    when it was seen (CLOCK_MONOTONIC, 0: none yet). ``reason``: why there is no session, None while there is one. ``fault``: how
+    the last try failed. ``tries``: how many failed.
     """
 
     def __init__(
@@ -173,10 +174,12 @@ class Keeper:
         while session.lost is Loss.NONE:
             self._poll(None, session.channel if listening else None)
             planned, listening = _heard(session.channel, planned, listening)
-        self._publish(None)
-        self._pool.in_use = None
+        # Noted before it is published: the lost session takes no rounds anyhow, and who finds none finds the reason too.
         planned, _ = _heard(session.channel, planned, listening)
         self._note(session, planned=planned)
+        self._pool.in_use = None
+        self._publish(None)
+        self._turn(f"the session was lost ({self.last_loss})")
         if time.monotonic() - began >= SETTLED_S:
             self._pauses = 0
         else:
@@ -190,7 +193,6 @@ class Keeper:
         self.last_loss = name
         self._owing = not planned
         self.lost_ns = session.status().lost_ns
-        self._turn(f"the session was lost ({name})")
         self._say(logging.WARNING, f"lost {session.id}", f"session {session.id:016x} lost ({name}): target-only")
 
     def _poll(self, timeout_s: float | None, channel: Channel[FromDaemon] | None = None) -> None:

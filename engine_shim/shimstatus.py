@@ -45,9 +45,9 @@ class ShimStatus:
 
     ``sessions``: how many there were. ``losses``: lost ones by reason; DRAINED are the planned ones. ``last_loss``,
     ``lost_ns``: the newest one's reason, and when it was seen (CLOCK_MONOTONIC; 0: none yet). ``registrations``: regions that were
-    made known to the stream; ``adoptions``: sessions that began on one that another session had before. ``budget_left``: sessions that may still be lost unplanned; ``budget_wait_s``: seconds until
-    there is one more to lose, 0 where there is one now. ``rounds`` ... ``rows_left_out``: as in SessionStatus, over all sessions.
-    ``current``: the session in use, in detail.
+    made known to the stream; ``adoptions``: sessions that began on one that another session had before. ``budget_left``: sessions
+    that may still be lost unplanned; ``budget_wait_s``: seconds until there is one more to lose, 0 where there is one now. ``rounds``
+    ... ``rows_left_out``: as in SessionStatus, over all sessions. ``current``: the session in use, in detail.
     """
 
     mode: Mode

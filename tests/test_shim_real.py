@@ -137,6 +137,28 @@ def test_a_stopped_daemon_keeps_its_region_and_touches_no_other(short_dir: Path)
             assert sum(driver.shim.status().losses.values()) == 1
 
 
+def test_what_was_queued_at_a_stopped_daemon_does_no_harm(short_dir: Path) -> None:
+    """The keeper goes on asking the stopped daemon; when that goes on, it finds connections that nobody is at any more."""
+    with (
+        worker(short_dir) as endpoint,
+        Daemon(short_dir, worker=endpoint) as daemon,
+        engine_on(short_dir / "e.sock", deadline_ms=200.0, handshake_s=0.1) as driver,
+    ):
+        first = driver.session()
+        bit_exact(driver)
+        daemon.process.send_signal(signal.SIGSTOP)
+        driver.lost()
+        until(lambda: driver.shim._keeper.tries >= 4, "it is asked again and again")
+        daemon.process.send_signal(signal.SIGCONT)
+        second = driver.session(other_than=first)
+        bit_exact(driver)
+        daemon.wait_for("session over")
+        until(lambda: driver.shim.status().regions.fenced == 0, "nothing is fenced for good")
+        assert driver.shim.session == second
+        assert driver.shim.status().registrations <= 2
+        assert len(daemon.said("session ready")) == driver.shim.status().sessions
+
+
 def test_a_restart_that_is_planned_costs_no_budget(short_dir: Path) -> None:
     with worker(short_dir) as endpoint, engine_on(short_dir / "e.sock", respawns=0) as driver:
         for _ in range(2):
