@@ -4,8 +4,8 @@ The handshake on the engine socket: one JSON message a SOCK_SEQPACKET packet.
 
 HELLO -> WELCOME or REFUSED -> CREATE or ATTACH -> REGION (with the memfd, after CREATE only) -> READY.
 From then on the socket is the liveness channel: DRAINING and RESUMED from the daemon, GOODBYE from the engine, BYE back.
-An operator speaks on the same socket: OPERATOR -> DONE or REFUSED, then a request at a time, SWITCH_WORKER -> DONE or REFUSED,
-STATUS_REQUEST -> STATUS.
+An operator speaks on the same socket: OPERATOR -> DONE or REFUSED, then a request at a time: STATUS_REQUEST -> STATUS,
+DUMP_REQUEST -> DUMP or REFUSED; DRAIN, RESUME, RELOAD, SWITCH_WORKER -> DONE or REFUSED.
 Every message is decoded strictly: unknown types and unknown fields are refused.
 """
 
@@ -140,12 +140,33 @@ class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     """Asks how the daemon is."""
 
 
+class Drain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="DRAIN"):
+    """No new rounds and no new sessions until RESUME; ``reason`` is what engines and people are told."""
+
+    reason: Text
+
+
+class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="RESUME"):
+    """Rounds and sessions again."""
+
+
+class Reload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="RELOAD"):
+    """Read the configuration again, as at SIGHUP."""
+
+
+class DumpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="DUMP_REQUEST"):
+    """Asks for a session's last ``rounds`` rounds."""
+
+    session: Hex64
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=256)]
+
+
 class SessionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
     One session: ``seconds`` old, ``round`` is the last one that was retired.
 
     ``link``: none, connecting, opening, up, refused. ``breaker``: closed, open, half_open. ``worker`` is what the worker calls
-    itself, None where none has answered yet.
+    itself, None where none has answered yet. ``beating``: the round loop is seen to run.
     """
 
     session: Hex64
@@ -158,10 +179,15 @@ class SessionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     endpoint: Text
     worker: Text | None
     breaker: Text
+    beating: bool
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="STATUS"):
-    """The daemon: ``seconds`` old; ``endpoint`` is the one of ``endpoints`` (in order of preference) in use."""
+    """
+    The daemon: ``seconds`` old; ``endpoint`` is the one of ``endpoints`` (in order of preference) in use.
+
+    ``draining`` also while it ends. ``reasons``: why it is not ``healthy``; ``notes``: what is worth knowing all the same.
+    """
 
     pid: U32
     version: Text
@@ -169,7 +195,41 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     endpoint: Text
     endpoints: tuple[Text, ...]
     draining: bool
+    healthy: bool
+    reasons: tuple[Text, ...]
+    notes: tuple[Text, ...]
     sessions: tuple[SessionStatus, ...]
+
+
+class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """
+    A finished round from the engine's flight recorder: short on the wire, since many go into one message.
+
+    ``submitted_ns`` is CLOCK_MONOTONIC; the other times are ns since then, None where it did not happen: the rows were
+    ``gathered``, the daemon had ``seen`` that, began to ``send``, had ``sent``, the worker had ``replied``, it was ``decided``.
+    """
+
+    round: U32
+    verdict: Text
+    context_only: bool
+    n_requests: U32
+    n_rows: U32
+    submitted_ns: int
+    gathered_ns: int | None
+    seen_ns: int | None
+    send_ns: int | None
+    sent_ns: int | None
+    replied_ns: int | None
+    decided_ns: int | None
+
+
+class Dump(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="DUMP"):
+    """A session's last rounds, the oldest first."""
+
+    session: Hex64
+    engine: Text
+    rank: U32
+    records: tuple[RoundRecord, ...]
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="DONE"):
@@ -180,7 +240,7 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 FromEngine = Hello | Create | Attach | Goodbye
 FromDaemon = Welcome | Refused | Region | Ready | Draining | Resumed | Bye
-FromOperator = OperatorHello | SwitchWorker | StatusRequest
-ToOperator = Done | Status | Refused
+FromOperator = OperatorHello | SwitchWorker | StatusRequest | Drain | Resume | Reload | DumpRequest
+ToOperator = Done | Status | Dump | Refused
 ToDaemon = FromEngine | FromOperator
 Message = ToDaemon | FromDaemon | ToOperator

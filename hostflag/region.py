@@ -12,7 +12,8 @@ from typing import Any
 
 from hostflag._hostflag import ffi, lib
 from hostflag.geometry import from_c, to_c
-from hostflag.messages import Geometry
+from hostflag.messages import Geometry, RoundRecord
+from hostflag.recorder import record_of
 
 
 class RegionFault(Exception):
@@ -113,6 +114,12 @@ class View:
         """Return (round, verdict) of a slot's verdict word."""
         value = int(lib.hfp_view_verdict(self._open(), slot))
         return value >> 32, value & 0xFFFF_FFFF
+
+    def records(self, count: int) -> tuple[RoundRecord, ...]:
+        """Return the newest ``count`` rounds of the engine's flight recorder, or as many as it has, the oldest first."""
+        records = ffi.new("struct hf_record[]", lib.HF_RECORDS)
+        copied = lib.hfp_view_records(self._open(), min(count, lib.HF_RECORDS), records)
+        return tuple(record_of(records[index]) for index in range(copied))
 
     def close(self) -> None:
         """Unmap. Closing twice is harmless."""

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 struct hfp_view {
@@ -35,6 +36,7 @@ int hfp_view_open(int fd, struct hfp_view **ret_view, const char **ret_reason)
     v->region.engine = (struct hf_engine_words *)(v->region.base + h.layout.engine_words);
     v->region.shared = (struct hf_shared_words *)(v->region.base + h.layout.shared_words);
     v->region.daemon = (struct hf_daemon_words *)(v->region.base + h.layout.daemon_words);
+    v->region.stats = (struct hf_stats *)(v->region.base + h.layout.stats);
     *ret_view = v;
     return 0;
 }
@@ -48,6 +50,28 @@ uint64_t hfp_view_verdict(const struct hfp_view *v, uint32_t slot)
 {
     /* Acquire: pairs with hf_decide ("reply, verdict"). */
     return atomic_load_explicit(hf_verdict_of(&v->region, slot), memory_order_acquire);
+}
+
+uint32_t hfp_view_records(const struct hfp_view *v, uint32_t n, struct hf_record *ret_records)
+{
+    const struct hf_stats *stats = v->region.stats;
+    /* Acquire: pairs with book, in settle.c. */
+    uint64_t end = atomic_load_explicit(&stats->records, memory_order_acquire), first, now;
+
+    if (n > HF_RECORDS)
+        n = HF_RECORDS;
+    if (n > end)
+        n = (uint32_t)end;
+    first = end - n;
+    for (uint64_t i = 0; i < n; i++)
+        memcpy(&ret_records[i], &stats->record[(first + i) % HF_RECORDS], sizeof(*ret_records));
+    /* Acquire fence: no copy above is delayed past this load. The engine may be writing record number `now`. */
+    atomic_thread_fence(memory_order_acquire);
+    now = atomic_load_explicit(&stats->records, memory_order_relaxed);
+    while (n > 0 && now - (end - n) >= HF_RECORDS)
+        n--;
+    memmove(ret_records, ret_records + (end - n - first), n * sizeof(*ret_records));
+    return n;
 }
 
 int hfp_region_rebase(int fd, uint32_t base, const char **ret_reason)

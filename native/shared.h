@@ -18,6 +18,9 @@ struct hfp_view;
 int hfp_view_open(int fd, struct hfp_view **ret_view, const char **ret_reason);
 uint32_t hfp_view_word(const struct hfp_view *v, int id);
 uint64_t hfp_view_verdict(const struct hfp_view *v, uint32_t slot);
+/* Copies the newest rounds of the flight recorder, at most n of them, the oldest first. Returns how many: those that the
+   engine overwrites meanwhile are left out. */
+uint32_t hfp_view_records(const struct hfp_view *v, uint32_t n, struct hf_record *ret_records);
 /* Sets every counter of a region that nobody uses yet to base: its first round is base + 1. */
 int hfp_region_rebase(int fd, uint32_t base, const char **ret_reason);
 void hfp_view_close(struct hfp_view *v);

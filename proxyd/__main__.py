@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import resource
 import sys
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hostflag import logging
-from proxyd import commandline, printout
+from proxyd import activation, commandline, printout
 from proxyd._daemon import lib
 from proxyd.configuration import Configuration
 from proxyd.errors import StartError
 from proxyd.faults import ConfigurationError
+from proxyd.notify import Notifier
 from proxyd.server import Server
 from proxyd.stderr import Stderr, fill_standard_descriptors
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-EXIT_FORCED: Final = 1
+EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 78  # EX_CONFIG: a restart will not help
 
 
@@ -34,34 +36,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
     fill_standard_descriptors()
     line = commandline.parse(argv)
+    notifier = Notifier.take(os.environ)
     try:
         configuration = Configuration(line, os.environ)
     except ConfigurationError as error:
         sys.stderr.write(f"dsv41-proxyd: cannot start with this configuration:\n{error}\n")
+        notifier.status("cannot start with this configuration: see the log")
         return EXIT_CONFIG
     if line.action != commandline.SERVE:
-        sys.stdout.write("ok\n" if line.action == commandline.CHECK else printout.as_toml(configuration))
-        return 0
+        return _print("ok\n" if line.action == commandline.CHECK else printout.as_toml(configuration))
     with contextlib.redirect_stderr(Stderr()):
         logging.configure(configuration.settings.log_level, configuration.settings.log_format)
-        return _serve(configuration)
+        return _serve(configuration, notifier)
 
 
-def _serve(configuration: Configuration) -> int:
+def _print(text: str) -> int:
+    # Not sys.stdout: TOML is UTF-8 whatever the locale says.
+    try:
+        with open(1, "w", encoding="utf-8", closefd=False) as out:
+            out.write(text)
+    except OSError as fault:
+        sys.stderr.write(f"dsv41-proxyd: cannot write to standard output: {fault.strerror}\n")
+        return EXIT_FAILED
+    return 0
+
+
+def _serve(configuration: Configuration, notifier: Notifier) -> int:
+    faulthandler.enable(2)  # where a watchdog ends us (SIGABRT), the journal says where every thread was
     _allow_locking()
     if lib.hfd_heap_bound() < 0:
         structlog.get_logger().debug("this C library's heap has no bound", pid=os.getpid())
     try:
-        server = Server(configuration)
+        server = Server(configuration, notifier, activation.take(os.environ))
     except StartError as fault:
         structlog.get_logger().error("cannot start", reason=str(fault))
+        notifier.status(f"cannot start: {fault}")
         return EXIT_CONFIG
     if server.serve():
         server.close()
         return 0
     server.abandon()
     # Loops that did not end still run: an orderly exit would free what they use.
-    os._exit(EXIT_FORCED)
+    os._exit(EXIT_FAILED)
 
 
 def _allow_locking() -> None:

@@ -121,6 +121,7 @@ class Handshake:
         if not isinstance(message, Hello):
             raise RefusedError("order", f"{type(message).__name__} came where HELLO was due")
         _check(message, self._terms.network_timeout_ms)
+        self._roster.must_be_open()
         self._hello = message
         self._number = self._roster.new_number()
         self._channel.send(

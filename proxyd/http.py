@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A small HTTP server for /metrics: GET and HEAD, one request a connection, no thread.
+A small HTTP server for /metrics and /healthz: GET and HEAD, one request a connection, no thread.
 
 It is bounded: so many clients, so many request bytes, so many seconds. Where there are too many clients the oldest has to go, so that
 silent ones cannot keep a scraper out.
@@ -12,7 +12,7 @@ import socket
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxyd.events import READ, WRITE, Events
 from proxyd.listener import Listener
@@ -24,7 +24,16 @@ MAX_DISCARD_BYTES: Final = 65_536
 REQUEST_TIMEOUT_S: Final = 2.0
 RESPONSE_TIMEOUT_S: Final = 5.0
 
-Page = Callable[[], tuple[str, bytes]]  # content type, body
+
+class Content(NamedTuple):
+    """What a page says."""
+
+    content_type: str
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Page = Callable[[], Content]
 
 
 class HttpServer:
@@ -67,11 +76,11 @@ class HttpServer:
         if page is None:
             return _response(HTTPStatus.NOT_FOUND, head=method == "HEAD")
         try:
-            content_type, body = page()
+            content = page()
         except Exception as fault:  # noqa: BLE001 - whatever it was, its client gets a 500 and the log the fault
             self._on_fault(fault)
             return _response(HTTPStatus.INTERNAL_SERVER_ERROR, head=method == "HEAD")
-        return _response(HTTPStatus.OK, content_type, body, head=method == "HEAD")
+        return _response(content.status, content.content_type, content.body, head=method == "HEAD")
 
     def forget(self, client: _Client) -> None:
         self._clients.pop(client, None)

@@ -22,6 +22,7 @@ from hostflag.geometry import layout_hash
 from hostflag.verdicts import Verdict
 from hostflag.version import VERSION
 from proxyd._daemon import lib
+from proxyd.http import Content
 from proxyd.roundloop import BreakerState
 from proxyd.tally import Tally
 
@@ -40,6 +41,7 @@ PLAIN_COUNTERS: Final = (
     ("link_ups", "Sessions that a worker opened.", "link_ups"),
     ("link_downs", "Links that were up and were lost.", "link_downs"),
     ("link_resets", "Links that the round loop gave back to have a new one.", "links_wanted"),
+    ("links_barred", "Connections to a worker whose ZMQ handshake failed: wrong keys, or no worker.", "links_barred"),
     ("opens", "OPEN messages sent.", "opens"),
     ("open_refusals", "OPEN messages that a worker refused.", "refusals"),
     ("unknown_sessions", "Replies of workers that did not know the session.", "unknown_sessions"),
@@ -112,11 +114,11 @@ class ProxydCollector(Collector):
         yield from _process(self._started)
 
 
-def page(snapshot: Callable[[], Snapshot]) -> Callable[[], tuple[str, bytes]]:
-    """Return the function that makes the /metrics page: its content type and body."""
+def page(snapshot: Callable[[], Snapshot]) -> Callable[[], Content]:
+    """Return the function that makes the /metrics page."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ProxydCollector(snapshot))
-    return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
+    return lambda: Content(CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
 def _counters(counters: Any) -> Iterator[Metric]:

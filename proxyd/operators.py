@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import os
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
 from hostflag.messages import (
     PROTOCOL_VERSION,
     Done,
+    Drain,
+    DumpRequest,
     OperatorHello,
     Refused,
-    Status,
+    Reload,
+    Resume,
     StatusRequest,
     SwitchWorker,
     ToDaemon,
@@ -30,21 +32,15 @@ from proxyd.peer import Peer, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from proxyd.controls import Controls
     from proxyd.events import Events, Timer
-    from proxyd.workers import Workers
 
 
 IDLE_LIMIT_S: Final = 30.0
 SETTLE_S: Final = 0.7  # how long a switch is waited for before its answer says how things stand
+DRAIN_S: Final = 2.0  # the same for rounds in flight
+MOST_REASON_LETTERS: Final = 2000
 TICK_S: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Controls:
-    """What an operator can see and do."""
-
-    workers: Workers
-    status: Callable[[], Status]
 
 
 class Operator:
@@ -63,7 +59,6 @@ class Operator:
         self._controls = controls
         self._log = log
         self._on_over = on_over
-        self._ticks_left = 0
         self._timer: Timer = events.after(IDLE_LIMIT_S, self.close)
         events.watch(channel, READ, self._ready)
         self._answer(Done(text=f"dsv41-proxyd {VERSION}, pid {os.getpid()}"))
@@ -88,6 +83,8 @@ class Operator:
             self.close()
         except BadMessage as fault:
             self._end("message", printable(str(fault)))
+        except RefusedError as fault:
+            self._answer(Refused(code=fault.code, reason=short(fault.reason)))
         except Exception:  # noqa: BLE001 - one operator's trouble must not become the engines'
             self._log.exception("operator's request failed")
             self._end("internal", "an error in the daemon: its log says more")
@@ -98,40 +95,51 @@ class Operator:
         match message:
             case StatusRequest():
                 self._answer(self._controls.status())
+            case DumpRequest():
+                self._answer(self._controls.dump(message.session, message.rounds))
+            case Drain():
+                self._controls.drain(message.reason, self._log)
+                self._stop_reading()
+                self._wait(DRAIN_S, lambda: self._controls.at_rest, self._controls.drained)
+            case Resume():
+                self._answer(Done(text=self._controls.resume(self._log)))
+            case Reload():
+                self._answer(Done(text=short(self._controls.reload())))
             case SwitchWorker():
                 self._switch(message.endpoints)
             case _:
-                self._end("order", f"{type(message).__name__} came where SWITCH_WORKER or STATUS_REQUEST was due")
+                self._end("order", f"{type(message).__name__} came where an operator's request was due")
 
     def _switch(self, texts: tuple[str, ...]) -> None:
+        workers = self._controls.workers
+
+        def outcome() -> str:
+            return f"the worker is {workers.endpoint}{'' if workers.settled else ', which has not answered yet'}"
+
         try:
             endpoints = checked_endpoints(texts)
             self._log.info("operator switches workers", endpoints=endpoints)
-            # Until it is answered nothing more is read: one request at a time.
-            self._events.forget(self._channel)
-            self._controls.workers.switch(endpoints, self._begin_wait)
+            self._stop_reading()
+            workers.switch(endpoints, lambda: self._wait(SETTLE_S, lambda: workers.settled, outcome))
         except (ValueError, StartError) as fault:
-            self._wait_over()
+            self._read_on()
             self._answer(Refused(code="endpoint", reason=printable(str(fault))))
 
-    def _begin_wait(self) -> None:
-        self._ticks_left = round(SETTLE_S / TICK_S)
-        self._wait()
-
-    def _wait(self) -> None:
+    def _wait(self, limit_s: float, settled: Callable[[], bool], outcome: Callable[[], str]) -> None:
+        """Answer with the outcome once it is settled, or the time is over."""
         if self._channel.fileno() < 0:
             return
-        workers = self._controls.workers
-        if not workers.settled and self._ticks_left:
-            self._ticks_left -= 1
-            self._events.after(TICK_S, self._wait)
+        if not settled() and limit_s > 0:
+            self._events.after(TICK_S, lambda: self._wait(limit_s - TICK_S, settled, outcome))
             return
-        self._wait_over()
-        self._answer(
-            Done(text=f"the worker is {workers.endpoint}{'' if workers.settled else ', which has not answered yet'}")
-        )
+        self._read_on()
+        self._answer(Done(text=outcome()))
 
-    def _wait_over(self) -> None:
+    def _stop_reading(self) -> None:
+        # Until a request is answered nothing more is read: one at a time.
+        self._events.forget(self._channel)
+
+    def _read_on(self) -> None:
         if self._channel.fileno() >= 0:
             self._events.forget(self._channel)
             self._events.watch(self._channel, READ, self._ready)
@@ -146,6 +154,12 @@ class Operator:
     def _end(self, code: str, reason: str) -> None:
         self._answer(Refused(code=code, reason=reason))
         self.close()
+
+
+def short(text: str) -> str:
+    """Return what fits a message."""
+    printable_text = "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable_text if len(text) <= MOST_REASON_LETTERS else printable_text[:MOST_REASON_LETTERS] + "..."
 
 
 def admit(hello: OperatorHello, peer: Peer) -> None:

@@ -11,8 +11,10 @@ from hostflag import geometry as geometries
 from hostflag import region as regions
 from hostflag.channel import Channel
 from hostflag.messages import Hello, ToDaemon
+from hostflag.region import RegionFault
 from proxyd.errors import RefusedError
 from proxyd.loopsettings import loop_config
+from proxyd.pulse import Pulse
 from proxyd.roundloop import LoopError, RoundLoop
 from proxyd.session import Session
 from proxyd.tally import Tally
@@ -41,6 +43,7 @@ class Roster:
         self._on_empty = on_empty
         self._sessions: dict[int, Session] = {}
         self._ended = Tally()
+        self.draining: str | None = None  # why there are no new rounds and no new sessions, until ``resume``
         self.started = 0
 
     def __len__(self) -> int:
@@ -57,12 +60,22 @@ class Roster:
             if number and number not in self._sessions:
                 return number
 
+    def all(self) -> list[Session]:
+        """Return all sessions, those that are ending included."""
+        return list(self._sessions.values())
+
+    def must_be_open(self) -> None:
+        """Raise RefusedError while there are to be no new sessions."""
+        if self.draining is not None:
+            raise RefusedError("draining", f"this daemon takes no sessions now: {self.draining}; connect again later")
+
     def make_room(self, hello: Hello) -> int:
         """
         End the older sessions of the same engine and return the bytes of the region that this one would get.
 
         Raises RefusedError where there is no room for one more.
         """
+        self.must_be_open()
         region_bytes = geometries.region_bytes(hello.geometry)
         for session in self:
             if (session.hello.engine.name, session.hello.engine.rank) == (hello.engine.name, hello.engine.rank):
@@ -95,9 +108,15 @@ class Roster:
         Raises RefusedError where its loop does not start.
         """
         header = regions.check(region_fd)
+        config = loop_config(self.settings, hello, number=number, base=base)
         try:
-            loop = RoundLoop(region_fd, channel.fileno(), loop_config(self.settings, hello, number=number, base=base))
+            pulse = Pulse(region_fd, config.network_timeout_ns / 1e9)
+        except (RegionFault, OSError) as fault:
+            raise RefusedError("memory", f"the region cannot be looked at: {fault}") from fault
+        try:
+            loop = RoundLoop(region_fd, channel.fileno(), config)
         except (LoopError, OSError) as fault:
+            pulse.close()
             raise RefusedError("region", f"no round loop on this region: {fault}") from fault
         session = Session(
             self._events,
@@ -105,6 +124,7 @@ class Roster:
             channel,
             loop,
             hello,
+            pulse=pulse,
             number=number,
             region_bytes=header.bytes,
             region_id=header.region_id,
@@ -116,8 +136,21 @@ class Roster:
         return session
 
     def drain(self, reason: str) -> None:
+        """Take no new rounds and no new sessions; rounds in flight end as they would."""
+        self.draining = reason
         for session in self:
             session.drain(reason)
+
+    def resume(self) -> None:
+        """Take rounds and sessions again."""
+        self.draining = None
+        for session in self:
+            session.resume()
+
+    @property
+    def in_flight(self) -> int:
+        """How many rounds of all sessions are submitted and not retired."""
+        return sum(session.in_flight for session in self)
 
     def end(self, reason: str) -> None:
         for session in self:

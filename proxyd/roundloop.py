@@ -40,6 +40,7 @@ class EventKind(enum.IntEnum):
 
     LINK_UP = lib.HFD_EVENT_LINK_UP
     LINK_DOWN = lib.HFD_EVENT_LINK_DOWN
+    LINK_BARRED = lib.HFD_EVENT_LINK_BARRED
     LINK_REFUSED = lib.HFD_EVENT_LINK_REFUSED
     LINK_RETURNED = lib.HFD_EVENT_LINK_RETURNED
     LINK_WANTED = lib.HFD_EVENT_LINK_WANTED
@@ -113,7 +114,12 @@ class RoundLoop:
             raise OSError(-result, os.strerror(-result))
 
     def drain(self) -> None:
+        """Take no more rounds; the one in flight ends as it would."""
         lib.hfd_loop_drain(self._loop)
+
+    def resume(self) -> None:
+        """Take rounds again."""
+        lib.hfd_loop_resume(self._loop)
 
     def stop(self, closing: bytes) -> None:
         """Begin the end; ``closing`` is the whole CLOSE message. STOPPED follows. May be called again."""
@@ -152,6 +158,14 @@ class RoundLoop:
     def done(self) -> int:
         """Return the last round that was retired."""
         return int(self._status().done)
+
+    def beats(self) -> int:
+        """Return how often it has beaten: at least once in 0.1 s, whatever it does."""
+        return int(self.counters().beats)
+
+    def stopped(self) -> bool:
+        """Whether its thread has let go of everything."""
+        return bool(self._status().stopped)
 
     def breaker_state(self) -> BreakerState:
         return BreakerState(self._status().breaker)

@@ -7,7 +7,6 @@ import collections
 import contextlib
 import os
 import signal
-import time
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,19 +15,22 @@ import structlog
 
 from hostflag import logging
 from hostflag.channel import ChannelClosed, ChannelTimeout, accepted_end
-from hostflag.messages import Refused, Status
-from hostflag.version import VERSION
+from hostflag.messages import Refused
 from proxyd import http, metrics
+from proxyd.controls import Controls
 from proxyd.errors import StartError
 from proxyd.events import Events
 from proxyd.faults import ConfigurationError, Fault
 from proxyd.handshake import Handshake, Terms
 from proxyd.link import Links
 from proxyd.listener import Listener
-from proxyd.operators import Controls, Operator
+from proxyd.operators import Operator
+from proxyd.reach import Reach
 from proxyd.roster import Roster
 from proxyd.signals import Signals
 from proxyd.socketfile import SocketFile
+from proxyd.standing import Standing
+from proxyd.supervision import Supervision
 from proxyd.workers import Workers
 
 
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
 
     from hostflag.channel import Channel
     from hostflag.messages import ToDaemon
+    from proxyd.activation import PassedSocket
     from proxyd.configuration import Configuration, Reloaded
     from proxyd.kinds import MetricsAddress
+    from proxyd.notify import Notifier
     from proxyd.settings import Settings
 
 
@@ -50,45 +54,50 @@ DRAIN_S: Final = 0.25  # at least, for engines to see that no round should follo
 MOST_DRAIN_S: Final = 1.5
 AFTER_TIMEOUT_S: Final = 0.05  # a round in flight ends by the network timeout, and is released a little later
 SHUTDOWN_LIMIT_S: Final = 2.0
-LANDING: Final = (
-    b'<!doctype html><title>dsv41-proxyd</title><h1>dsv41-proxyd</h1><p><a href="/metrics">metrics</a></p>\n'
-)
+LANDING: Final = b'<!doctype html><title>dsv41-proxyd</title><h1>dsv41-proxyd</h1><p><a href="/metrics">metrics</a> <a href="/healthz">health</a></p>\n'
 
 
 class Server:
     """
     A daemon from construction on: its socket and metrics port are taken. Then ``serve``, then ``close``.
 
+    Owns ``notifier``, and ``passed``: the engine socket, where a service manager made it.
+
     Raises StartError where it cannot be one, with what to do.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, notifier: Notifier, passed: PassedSocket | None = None) -> None:
         settings = configuration.settings
         self._configuration = configuration
         self._log: Any = structlog.get_logger()
         self._events = Events()
         self._handshakes: dict[Handshake, None] = {}
         self._operators: dict[Operator, None] = {}
-        self._began = time.monotonic()
         self._outcomes: collections.Counter[str] = collections.Counter()
-        self._ending = False
         self._over = False
         with contextlib.ExitStack() as stack:
             stack.callback(self._events.close)
             stack.callback(Signals(self._events, self._heed).close)
             self._workers = self._make_workers(settings.workers, stack)
             self._roster = Roster(self._events, self._workers, settings, self._end_if_empty)
+            reach = Reach(self._events, self._workers, lambda: not any(self._roster))
+            stack.callback(reach.close)
+            self._standing = Standing(self._roster, self._workers, reach)
+            self._controls = Controls(self._roster, self._workers, self._standing, self.reload)
             url = self._serve_metrics(settings.metrics, stack) if settings.metrics else None
             self._terms = Terms(network_timeout_ms=settings.network_timeout_ms, metrics=url)
-            self._file = SocketFile(settings.socket)
+            self._file = passed or SocketFile(settings.socket)
             stack.callback(self._file.close)
             self._listener = Listener(self._events, self._file.listening, self._meet, self._say_fault)
             stack.callback(self._listener.close)
+            self._supervision = Supervision(self._events, notifier, self._roster, self._standing)
+            stack.callback(self._supervision.close)
             self._closing = stack.pop_all()
         self._drain_s = _drain_s(settings)
         self._log.info(
             "ready",
-            socket=str(settings.socket),
+            socket=str(passed.path if passed else settings.socket),
+            passed=bool(passed),
             worker=self._workers.endpoint,
             others=settings.workers[1:],
             metrics=url,
@@ -100,6 +109,7 @@ class Server:
         """Return when a signal has ended the daemon: True where every session came to its end."""
         while not self._over:
             self._events.turn()
+            self._supervision.look()
         return len(self._roster) == 0
 
     def close(self) -> None:
@@ -114,7 +124,9 @@ class Server:
 
     def reload(self, asked_by: str) -> Reloaded:
         """Take over what has changed in the configuration, so far as that is possible, and write to the log what came of it."""
+        self._supervision.reloading()
         reloaded = self._configuration.reload(self._apply)
+        self._supervision.reloaded("reload refused: see the log" if reloaded.faults else "reloaded")
         log = self._log.bind(asked_by=asked_by)
         if reloaded.faults:
             log.error("not reloaded: the configuration of before stays", faults=reloaded.faults)
@@ -153,7 +165,11 @@ class Server:
                 f"cannot serve metrics on {address}: {fault.strerror}; give another --metrics, or off"
             ) from fault
         host, port = listening.getsockname()[:2]
-        pages = {"/": lambda: ("text/html; charset=utf-8", LANDING), "/metrics": metrics.page(self._snapshot)}
+        pages: dict[str, http.Page] = {
+            "/": lambda: http.Content("text/html; charset=utf-8", LANDING),
+            "/metrics": metrics.page(self._snapshot),
+            "/healthz": self._standing.page,
+        }
         stack.callback(http.HttpServer(self._events, listening, pages, self._say_fault).close)
         return f"http://{type(address)(host, port)}/metrics"
 
@@ -173,8 +189,7 @@ class Server:
     def _heed_operator(self, channel: Channel[ToDaemon], log: Any) -> None:
         if len(self._operators) >= MAX_OPERATORS:
             next(iter(self._operators)).close()  # the oldest
-        controls = Controls(self._workers, self._status)
-        self._operators[Operator(self._events, channel, controls, log, self._dismiss)] = None
+        self._operators[Operator(self._events, channel, self._controls, log, self._dismiss)] = None
 
     def _dismiss(self, operator: Operator) -> None:
         self._operators.pop(operator, None)
@@ -186,7 +201,7 @@ class Server:
     def _heed(self, number: signal.Signals) -> None:
         if number == signal.SIGHUP:
             self.reload(number.name)
-        elif self._ending:
+        elif self._standing.ending:
             self._log.warning("ending at once", signal=number.name)
             self._over = True
         else:
@@ -194,7 +209,8 @@ class Server:
             self._begin_end()
 
     def _begin_end(self) -> None:
-        self._ending = True
+        self._standing.ending = True
+        self._supervision.stopping()
         self._listener.close()
         for handshake in list(self._handshakes):
             handshake.refuse("draining", "this daemon ends: connect again")
@@ -206,7 +222,7 @@ class Server:
         self._end_if_empty()
 
     def _end_if_empty(self) -> None:
-        if self._ending and not len(self._roster):
+        if self._standing.ending and not len(self._roster):
             self._over = True
 
     def _force_end(self) -> None:
@@ -214,17 +230,6 @@ class Server:
 
     def _say_fault(self, fault: Exception) -> None:
         self._log.error("connection not served", reason=str(fault), rate_limited=True, exc_info=fault)
-
-    def _status(self) -> Status:
-        return Status(
-            pid=os.getpid(),
-            version=VERSION,
-            seconds=round(time.monotonic() - self._began, 3),
-            endpoint=self._workers.endpoint,
-            endpoints=self._workers.endpoints,
-            draining=self._ending,
-            sessions=tuple(session.status() for session in self._roster),
-        )
 
     def _snapshot(self) -> metrics.Snapshot:
         running = list(self._roster)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from hostflag import wire
 from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
 from hostflag.control import Close, Open, SessionGeometry
-from hostflag.messages import Bye, Draining, Goodbye, Hello, Ready, Region, SessionStatus, ToDaemon
+from hostflag.messages import Bye, Draining, Goodbye, Hello, Ready, Region, Resumed, SessionStatus, ToDaemon
 from proxyd.breakerlog import BreakerLog
 from proxyd.events import READ
+from proxyd.health import SessionFacts
 from proxyd.link import max_message_bytes
 from proxyd.linkkeeper import LinkKeeper
 from proxyd.peer import printable
-from proxyd.roundloop import EventKind, LinkState
+from proxyd.roundloop import BreakerState, EventKind, LinkState
 from proxyd.tally import Tally
 
 
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from proxyd.events import Events, Timer
+    from proxyd.pulse import Pulse
     from proxyd.roundloop import LoopEvent, RoundLoop
     from proxyd.workers import Workers
 
 
 STOP_LIMIT_S: Final = 2.0
 JOIN_LIMIT_S: Final = 1.0
+LOOK_S: Final = 0.25  # between two looks at the loop's pulse
 _REASONS: Final = {
     EventKind.LOST: "the engine gave the session up",
     EventKind.ENGINE_GONE: "the engine is gone",
@@ -40,7 +43,7 @@ _REASONS: Final = {
 
 class Session:
     """
-    Owns ``channel`` and ``loop`` from its start on.
+    Owns ``channel``, ``loop`` and ``pulse`` from its start on.
 
     ``number`` is the session's id, ``region_bytes`` what its region takes, ``log`` knows the peer. When nothing is left of
     it, ``on_over`` is called, once, with what it amounted to.
@@ -54,6 +57,7 @@ class Session:
         loop: RoundLoop,
         hello: Hello,
         *,
+        pulse: Pulse,
         number: int,
         region_bytes: int,
         region_id: str,
@@ -65,12 +69,15 @@ class Session:
         self.region_bytes = region_bytes
         self.region_id = region_id
         self.loop = loop
+        self.pulse = pulse
         self._events = events
         self._channel = channel
         self._on_over = on_over
         self._began = time.monotonic()
         self._reason = ""  # why it ends; empty while it does not
         self._stuck: Timer | None = None
+        self._stalled = False
+        self._next_look: Timer | None = None
         engine = hello.engine
         self._log = log.bind(session=f"{number:016x}", engine=engine.name, rank=engine.rank)
         opening = Open(
@@ -92,6 +99,7 @@ class Session:
         self._events.watch(self.loop, READ, self._guarded(self._heed_loop))
         self._events.watch(self._channel, READ, self._guarded(self._heed_engine))
         self._guarded(self._keeper.start)()
+        self._guarded(self._look)()
         error = self.loop.lock_error()
         lock_reason = _lock_advice(error, self.region_bytes) if error else None
         try:
@@ -125,13 +133,35 @@ class Session:
             endpoint=self._keeper.endpoint,
             worker=self._keeper.worker,
             breaker=self.loop.breaker_state().name.lower(),
+            beating=self.pulse.beating,
         )
+
+    def facts(self) -> SessionFacts:
+        """Return what its health follows from."""
+        trouble = None
+        if not self.worker_up:
+            trouble = f"no worker (link {self.loop.link_state().name.lower()} at {self._keeper.endpoint})"
+        elif self.loop.breaker_state() is BreakerState.OPEN:
+            trouble = f"the circuit breaker is open: the worker at {self._keeper.endpoint} fails"
+        name = f"{printable(self.hello.engine.name)} rank {self.hello.engine.rank}"
+        return SessionFacts(name=name, trouble=trouble, stalled=self.pulse.stalled)
+
+    @property
+    def in_flight(self) -> int:
+        """How many rounds are submitted and not retired."""
+        return self.pulse.in_flight(self.loop)
 
     def drain(self, reason: str) -> None:
         """Take no new rounds, and tell the engine why."""
         if not self.ending:
             self.loop.drain()
             self._tell(Draining(reason=reason))
+
+    def resume(self) -> None:
+        """Take rounds again, and tell the engine."""
+        if not self.ending:
+            self.loop.resume()
+            self._tell(Resumed())
 
     def end(self, reason: str) -> None:
         """Begin the end; what is in flight is released by the loop. Only the first reason counts."""
@@ -203,6 +233,9 @@ class Session:
             self._say_stuck()
             return
         self._keeper.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self.pulse.close()
         # The region is let go of and the loop's own socket closed: only now may the engine see the end.
         self._tell(Bye())
         self._channel.close()
@@ -216,7 +249,17 @@ class Session:
         )
         self._on_over(self, tally)
 
-    def _tell(self, message: Draining | Bye) -> None:
+    def _look(self) -> None:
+        self._next_look = self._events.after(LOOK_S, self._guarded(self._look))
+        self.pulse.look(self.loop, time.monotonic())
+        stalled = self.pulse.stalled
+        if stalled and not self._stalled:
+            self._log.error("session stalled", reason=stalled)
+        elif self._stalled and not stalled:
+            self._log.info("session moves again")
+        self._stalled = bool(stalled)
+
+    def _tell(self, message: Draining | Resumed | Bye) -> None:
         try:
             self._channel.send(message)
         except (ChannelClosed, ChannelTimeout) as fault:

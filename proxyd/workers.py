@@ -74,6 +74,10 @@ class Workers:
         """See ``Links.make``."""
         return self._links.make(max_bytes)
 
+    def probe(self, endpoint: str) -> Probe:
+        """See ``Links.probe``."""
+        return self._links.probe(endpoint)
+
     def follow(self, follower: Follower) -> None:
         """Tell ``follower`` of every move, until ``leave``."""
         self._followers[follower] = None

@@ -14,7 +14,7 @@ import pytest
 
 from proxyd import http
 from proxyd.events import READ, Events
-from proxyd.http import MAX_CLIENTS, MAX_REQUEST_BYTES, HttpServer
+from proxyd.http import MAX_CLIENTS, MAX_REQUEST_BYTES, Content, HttpServer
 
 
 BIG = b"x" * 16_000_000  # more than a connection buffers whose reader allows little
@@ -30,9 +30,9 @@ class Running:
         listening = http.bind("127.0.0.1", 0)
         self.address: tuple[str, int] = listening.getsockname()
         pages = {
-            "/metrics": lambda: ("text/plain", b"one 1\n"),
+            "/metrics": lambda: Content("text/plain", b"one 1\n"),
             "/big": self._big,
-            "/broken": lambda: ("text/plain", b"%d" % (1 // 0)),
+            "/broken": lambda: Content("text/plain", b"%d" % (1 // 0)),
         }
         self.server = HttpServer(self.events, listening, pages, self.faults.append)
         self._stop, self._wake = socket.socketpair()
@@ -69,9 +69,9 @@ class Running:
         while not self._stopped:
             self.events.turn()
 
-    def _big(self) -> tuple[str, bytes]:
+    def _big(self) -> Content:
         self.served += 1
-        return "text/plain", BIG
+        return Content("text/plain", BIG)
 
     def _end(self) -> None:
         self._stopped = True

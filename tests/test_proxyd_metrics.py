@@ -23,7 +23,7 @@ from proxyd.tally import Tally
 
 
 def text_of(page_of: metrics.Snapshot) -> str:
-    content_type, body = metrics.page(lambda: page_of)()
+    content_type, body, _status = metrics.page(lambda: page_of)()
     assert content_type.startswith("text/plain")
     return body.decode()
 
