@@ -121,15 +121,21 @@ static void take_up(struct hfd_loop *l)
     hfd_link_open(l);
 }
 
-static void take_down(struct hfd_loop *l, const char *reason)
+static void take_down(struct hfd_loop *l, const struct hfd_incoming *in)
 {
     struct hfd_link *k = &l->link;
-    bool news = k->state != HFD_LINK_CONNECTING || k->down_reason != reason;
+    struct hfd_event event = {.kind = in->barred ? HFD_EVENT_LINK_BARRED : HFD_EVENT_LINK_DOWN, .tag = k->tag, .reason = in->reason};
+    bool again = k->state == HFD_LINK_CONNECTING && k->down_reason;
 
+    if (in->barred)
+        HFD_COUNT(l, links_barred, 1);
+    if (again && !in->barred)
+        return; /* a connection that was barred goes, too */
+    again = again && k->down_reason == in->reason;
     set_state(l, HFD_LINK_CONNECTING);
-    k->down_reason = reason;
-    if (news)
-        hfd_loop_say(l, &(struct hfd_event){.kind = HFD_EVENT_LINK_DOWN, .tag = k->tag, .reason = reason});
+    k->down_reason = in->reason;
+    if (!again)
+        hfd_loop_say(l, &event);
 }
 
 static void take_answer(struct hfd_loop *l, enum hfd_link_state state, const unsigned char *body, uint32_t bytes)
@@ -234,7 +240,7 @@ void hfd_link_drain(struct hfd_loop *l)
         if (in.kind == HFD_INCOMING_UP)
             take_up(l);
         else if (in.kind == HFD_INCOMING_DOWN)
-            take_down(l, in.reason);
+            take_down(l, &in);
         else
             take_in(l, &in);
         if (l->flight.waiting && l->flight.verdict != HF_OPEN)

@@ -130,6 +130,10 @@ int hf_region_check(int fd, struct hf_header *ret_header, const char **ret_reaso
         *ret_reason = "too small for a header";
         return -EINVAL;
     }
+    if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size) {
+        *ret_reason = "sparse: a page that is not allocated yet is SIGBUS to whoever touches it where memory is short";
+        return -ENOMEM;
+    }
     if (pread(fd, &h, sizeof(h), 0) != (ssize_t)sizeof(h)) {
         *ret_reason = "the header cannot be read";
         return -EIO;

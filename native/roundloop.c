@@ -13,7 +13,7 @@
 
 void hfd_loop_say(struct hfd_loop *l, const struct hfd_event *event)
 {
-    bool can_be_missed = event->kind == HFD_EVENT_LINK_UP || event->kind == HFD_EVENT_LINK_DOWN ||
+    bool can_be_missed = event->kind == HFD_EVENT_LINK_UP || event->kind == HFD_EVENT_LINK_DOWN || event->kind == HFD_EVENT_LINK_BARRED ||
                          event->kind == HFD_EVENT_LINK_REFUSED || event->kind == HFD_EVENT_BREAKER_OPEN ||
                          event->kind == HFD_EVENT_BREAKER_PROBE || event->kind == HFD_EVENT_BREAKER_CLOSED;
 

@@ -66,6 +66,7 @@ enum hfd_event_kind {
     HFD_EVENT_NONE,
     HFD_EVENT_LINK_UP,       /* body: of the worker's OPENED (JSON, as received, not checked) */
     HFD_EVENT_LINK_DOWN,     /* reason */
+    HFD_EVENT_LINK_BARRED,   /* reason: somebody is there, but the transport's handshake failed (keys). Once a reason, see counters.links_barred */
     HFD_EVENT_LINK_REFUSED,  /* body: of the worker's REFUSED (JSON, not checked). Also where the link was up */
     HFD_EVENT_LINK_RETURNED, /* tag, reason: that link's sockets are the giver's again */
     HFD_EVENT_LINK_WANTED,   /* reason: give a new link. At most one until a link is given */
@@ -122,6 +123,7 @@ struct hfd_counters {
     uint64_t link_ups;        /* OPENED came */
     uint64_t link_downs;      /* a link that was up is not any more */
     uint64_t links_taken, links_returned, links_wanted;
+    uint64_t links_barred;    /* the transport's handshakes with whoever is at the endpoint that failed: wrong keys, no worker */
     uint64_t opens, refusals, unknown_sessions, pings, pongs;
     uint64_t worker_changes;  /* OPENED came, of another worker than the one before */
     uint64_t breaker_opens, breaker_probes;

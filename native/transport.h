@@ -42,6 +42,7 @@ struct hfd_incoming {
     size_t bytes;
     uint32_t more_parts; /* parts after the first: read and thrown away */
     const char *reason;  /* static text */
+    bool barred;         /* DOWN before it was UP: the peer's door did not open, or it is no peer for us */
 };
 
 struct hfd_transport;

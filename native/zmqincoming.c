@@ -12,6 +12,7 @@
 #define EVENT_HANDSHAKE_SUCCEEDED 0x1000
 #define EVENT_HANDSHAKE_FAILED_PROTOCOL 0x2000
 #define EVENT_HANDSHAKE_FAILED_AUTH 0x4000
+#define VALUE_MECHANISM_MISMATCH 0x11000002
 
 #define MAX_EXTRA_PARTS 1024    /* thrown away of one message; more is an attack, the link is dropped */
 #define MONITOR_EVERY 16        /* a look at the monitor at least every so many messages */
@@ -48,28 +49,41 @@ static int discard_parts(const struct hfd_zmq *z, void *socket, const union hfd_
     return n > MAX_EXTRA_PARTS ? -EMSGSIZE : n;
 }
 
+static void take_failure(struct hfd_zmq_transport *t, const char *reason, struct hfd_incoming *ret_in)
+{
+    t->handshaking = false;
+    *ret_in = (struct hfd_incoming){.kind = HFD_INCOMING_DOWN, .reason = reason, .barred = true};
+}
+
 static void take_event(struct hfd_zmq_transport *t, uint16_t event, uint32_t value, struct hfd_incoming *ret_in)
 {
     switch (event) {
     case EVENT_CONNECTED:
         t->connection = (int)value;
         t->accounted = 0;
+        t->handshaking = true;
         break;
     case EVENT_HANDSHAKE_SUCCEEDED:
+        t->handshaking = false;
         ret_in->kind = HFD_INCOMING_UP;
         break;
     case EVENT_DISCONNECTED:
         t->connection = -1;
-        *ret_in = (struct hfd_incoming){.kind = HFD_INCOMING_DOWN, .reason = "the connection is gone"};
+        if (t->handshaking)
+            take_failure(t, "the connection went before the ZMQ handshake was over", ret_in);
+        else
+            *ret_in = (struct hfd_incoming){.kind = HFD_INCOMING_DOWN, .reason = "the connection is gone"};
         break;
     case EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        *ret_in = (struct hfd_incoming){.kind = HFD_INCOMING_DOWN, .reason = "the ZMQ handshake failed"};
+        take_failure(t, "the ZMQ handshake was broken off: no worker there, or it has other CURVE keys than ours", ret_in);
         break;
     case EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        *ret_in = (struct hfd_incoming){.kind = HFD_INCOMING_DOWN, .reason = "the peer does not speak ZMQ as it should"};
+        take_failure(t, value == VALUE_MECHANISM_MISMATCH ? "one side has CURVE keys, the other none"
+                                                          : "the peer does not speak ZMQ as it should",
+                     ret_in);
         break;
     case EVENT_HANDSHAKE_FAILED_AUTH:
-        *ret_in = (struct hfd_incoming){.kind = HFD_INCOMING_DOWN, .reason = "ZMQ authentication failed: check the keys"};
+        take_failure(t, "the worker does not allow our CURVE key", ret_in);
         break;
     }
 }

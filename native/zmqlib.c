@@ -4,8 +4,10 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ZMQ_OLDEST 40300 /* the first with handshake events */
 #define ZMQ_ETERM (156384712 + 53)
@@ -50,6 +52,7 @@ int hfd_zmq_load(const char *path, struct hfd_zmq **ret_zmq, const char **ret_re
         return -ENOMEM;
     }
     /* NOLOAD: a library that is not there yet is none that pyzmq's sockets live in. */
+    z->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     z->library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     if (!z->library) {
         *ret_reason = "not a shared object that this process has loaded";
@@ -77,6 +80,8 @@ void hfd_zmq_free(struct hfd_zmq *zmq)
 {
     if (zmq && zmq->library)
         dlclose(zmq->library);
+    if (zmq && zmq->statm >= 0)
+        close(zmq->statm);
     free(zmq);
 }
 

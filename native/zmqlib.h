@@ -17,6 +17,7 @@ union hfd_zmq_message {
 struct hfd_zmq {
     void *library;
     int version;
+    int statm; /* /proc/self/statm; -1: not there */
     int (*msg_init)(union hfd_zmq_message *);
     int (*msg_init_size)(union hfd_zmq_message *, size_t);
     void *(*msg_data)(union hfd_zmq_message *);
@@ -41,9 +42,10 @@ struct hfd_zmq_transport {
     uint64_t max_bytes;
     union hfd_zmq_message in; /* what next handed out */
     uint32_t in_a_row;        /* messages since the last look at the monitor */
+    bool handshaking;         /* connected, and neither good nor failed yet */
     bool delivered;           /* a whole message came since the last check */
     int connection;           /* the kernel's socket under the DEALER, only ever asked for its TCP_INFO; -1: unknown */
-    uint64_t accounted;       /* bytes it had received at the check after the last whole message */
+    uint64_t accounted;       /* what cost_of said at the check after the last whole message */
 };
 
 static inline struct hfd_zmq_transport *hfd_zmq_transport_of(struct hfd_transport *t)

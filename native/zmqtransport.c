@@ -5,15 +5,18 @@
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define ZMQ_FD 14
 #define ZMQ_EVENTS 15
 #define ZMQ_POLLOUT 2
 #define ZMQ_SNDMORE 2
 
+#define MEMORY_SLACK (64ULL << 20) /* what a daemon may grow by for other reasons, between two messages of one worker */
 #define FLOOD_SLACK (256 << 10) /* bytes on their way that are no flood: the kernel's buffers, frames, encryption */
 
 static int send_part(const struct hfd_zmq *z, void *socket, union hfd_zmq_message *m, int flags)
@@ -80,15 +83,31 @@ static int zmq_send(struct hfd_transport *transport, const struct hfd_outgoing *
     return send_part(z, t->dealer, &rows, 0);
 }
 
-static uint64_t bytes_received(int connection)
+static bool bytes_received(int connection, uint64_t *ret_bytes)
 {
     struct tcp_info info;
     socklen_t size = sizeof(info);
 
     memset(&info, 0, sizeof(info));
-    if (connection < 0 || getsockopt(connection, IPPROTO_TCP, TCP_INFO, &info, &size) < 0)
+    if (getsockopt(connection, IPPROTO_TCP, TCP_INFO, &info, &size) < 0)
+        return false;
+    *ret_bytes = info.tcpi_bytes_received;
+    return true;
+}
+
+/* This process's own resident memory, without what it shares (regions); 0 where that cannot be known. */
+static uint64_t memory_of(const struct hfd_zmq *z)
+{
+    unsigned long long size, resident, shared;
+    char text[128];
+    ssize_t n = z->statm < 0 ? -1 : pread(z->statm, text, sizeof(text) - 1, 0);
+
+    if (n <= 0)
         return 0;
-    return info.tcpi_bytes_received;
+    text[n] = '\0';
+    if (sscanf(text, "%llu %llu %llu", &size, &resident, &shared) != 3 || shared > resident)
+        return 0;
+    return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static int zmq_fds(struct hfd_transport *transport, int ret_fds[HFD_TRANSPORT_FDS])
@@ -98,20 +117,28 @@ static int zmq_fds(struct hfd_transport *transport, int ret_fds[HFD_TRANSPORT_FD
 }
 
 /* libzmq hands a message of many parts out only when the last one is there, and keeps no count of those before: neither
-   high-water mark nor MAXMSGSIZE bounds an endless one. What the kernel received since anything was complete does.
-   Only TCP is counted; another transport's peer is a process of this machine. */
+   high-water mark nor MAXMSGSIZE bounds an endless one. What the kernel received since anything was complete does. A Unix
+   socket (ipc) counts nothing: there it is what this process's memory grew by meanwhile. That may be another link's doing, but
+   all links of a daemon lead to the same worker. */
 static int zmq_check(struct hfd_transport *transport, const char **ret_reason)
 {
     struct hfd_zmq_transport *t = hfd_zmq_transport_of(transport);
-    uint64_t received = bytes_received(t->connection);
+    bool by_memory;
+    uint64_t cost = 0;
 
-    if (t->delivered) {
-        t->delivered = false;
-        t->accounted = received;
-    }
-    if (received <= t->accounted + t->max_bytes + FLOOD_SLACK)
+    if (t->connection < 0)
         return 0;
-    *ret_reason = "the worker floods: more bytes than any legal message, and none complete";
+    by_memory = !bytes_received(t->connection, &cost);
+    if (by_memory)
+        cost = memory_of(t->zmq);
+    if (t->delivered || (by_memory && (!t->accounted || cost < t->accounted))) {
+        t->delivered = false;
+        t->accounted = cost;
+    }
+    if (cost <= t->accounted + t->max_bytes + (by_memory ? MEMORY_SLACK : FLOOD_SLACK))
+        return 0;
+    *ret_reason = by_memory ? "the worker floods: this process grew more than by any legal message, and none complete"
+                               : "the worker floods: more bytes than any legal message, and none complete";
     return -EMSGSIZE;
 }
 

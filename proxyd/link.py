@@ -25,6 +25,7 @@ from proxyd.roundloop import text
 
 if TYPE_CHECKING:
     from hostflag.messages import Geometry
+    from proxyd.curve import Curve
     from proxyd.roundloop import RoundLoop
 
 
@@ -41,11 +42,13 @@ class Links:
     """
     Makes links to the worker at ``endpoint``, which may be changed: the ZMQ context, and the libzmq behind it as the loops see it.
 
-    Raises StartError where ``endpoint`` cannot be connected to, whoever may listen there.
+    ``curve`` None: neither encrypted nor authenticated. Raises StartError where ``endpoint`` cannot be connected to, whoever may
+    listen there.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, curve: Curve | None = None) -> None:
         self.endpoint = endpoint
+        self._curve = curve
         self._zmq = _load()
         self._context = zmq.Context(io_threads=1)
         self._tags = itertools.count(1)
@@ -66,7 +69,7 @@ class Links:
 
     def probe(self, endpoint: str) -> Probe:
         """Ask whether a worker answers at ``endpoint``. Raises zmq.ZMQError out of sockets."""
-        return Probe(self._context, endpoint)
+        return Probe(self._context, endpoint, self._curve)
 
     def make(self, max_bytes: int) -> Link:
         """Return a link that connects, and takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets."""
@@ -78,13 +81,15 @@ class Links:
         lib.hfd_zmq_free(self._zmq)
 
     def _link(self, endpoint: str, max_bytes: int) -> Link:
-        return Link(self._context, self._zmq, endpoint, next(self._tags), max_bytes)
+        return Link(self._context, self._zmq, endpoint, tag=next(self._tags), max_bytes=max_bytes, curve=self._curve)
 
 
 class Link:
     """A DEALER and its monitor. ``tag`` names it to the loop. The loop's from ``give`` until it says that it returned ``tag``."""
 
-    def __init__(self, context: zmq.Context[Any], loaded: Any, endpoint: str, tag: int, max_bytes: int) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], loaded: Any, endpoint: str, *, tag: int, max_bytes: int, curve: Curve | None
+    ) -> None:
         self.tag = tag
         self.endpoint = endpoint
         self._loaded = loaded
@@ -93,6 +98,8 @@ class Link:
         self._dealer = context.socket(zmq.DEALER)
         try:
             _configure(self._dealer, max_bytes)
+            if curve is not None:
+                curve.use(self._dealer)
             # Before connect, or the loop would miss the first connection.
             self._monitor = self._dealer.get_monitor_socket(lib.HFD_ZMQ_EVENTS)
             self._dealer.connect(endpoint)

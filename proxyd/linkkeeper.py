@@ -103,6 +103,12 @@ class LinkKeeper:
             case EventKind.LINK_DOWN:
                 self._down(event.reason)
                 self._give_later(self._relink, RELINK_S)
+            case EventKind.LINK_BARRED:
+                self._log.warning(
+                    "worker link barred", reason=event.reason, endpoint=self._workers.endpoint, **self._limited
+                )
+                self._down(event.reason)
+                self._give_later(self._relink, RELINK_S)
             case EventKind.LINK_REFUSED:
                 self._refused(event.tag, event.body)
             case EventKind.LINK_RETURNED:

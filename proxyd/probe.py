@@ -17,6 +17,8 @@ from proxyd._daemon import lib
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from proxyd.curve import Curve
+
 
 MAX_MESSAGES: Final = 4  # a look: one answer is due
 RECONNECT_MS: Final = 20
@@ -30,7 +32,7 @@ class Probe:
     accepts connections all the same. Raises zmq.ZMQError where no socket can be had.
     """
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str) -> None:
+    def __init__(self, context: zmq.Context[Any], endpoint: str, curve: Curve | None = None) -> None:
         self.endpoint = endpoint
         self._answered = False
         self._session = int.from_bytes(os.urandom(8), "little")
@@ -40,6 +42,8 @@ class Probe:
             self._dealer.setsockopt(zmq.MAXMSGSIZE, lib.HW_MAX_CONTROL_BYTES)
             self._dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
             self._dealer.setsockopt(zmq.IPV6, 1)
+            if curve is not None:
+                curve.use(self._dealer)
             self._dealer.connect(endpoint)
             self._dealer.send(wire.encode_header(Kind.PING, self._session), zmq.NOBLOCK)  # kept until it is connected
         except BaseException:

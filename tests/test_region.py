@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import subprocess
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ def copy_of(fd: int, size: int | None = None, seals: int = F_SEAL_SEAL | F_SEAL_
     whole = os.fstat(fd).st_size
     copy = os.memfd_create("copy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.truncate(copy, whole if size is None else size)
+    os.posix_fallocate(copy, 0, whole if size is None else size)
     os.pwrite(copy, os.pread(fd, min(4096, whole if size is None else size), 0), 0)
     fcntl.fcntl(copy, fcntl.F_ADD_SEALS, seals)
     return copy
@@ -156,6 +158,21 @@ def test_a_region_that_is_not_whole_is_refused_with_the_reason(region_fd: int) -
     for fd, reason in cases:
         assert reason in refusal(fd)
         os.close(fd)
+
+
+@pytest.mark.parametrize("hole", [0, 65536, -65536], ids=["behind the header", "in the middle", "at the end"])
+def test_a_region_with_holes_is_refused(region_fd: int, hole: int) -> None:
+    """A seal keeps the size, not the memory: whoever touches a hole where memory is short gets SIGBUS."""
+    whole = os.fstat(region_fd).st_size
+    copy = os.memfd_create("copy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.truncate(copy, whole)
+    os.pwrite(copy, os.pread(region_fd, whole if hole else 4096, 0), 0)
+    if hole:
+        where = ["--offset", str(hole % whole), "--length", "4096"]
+        subprocess.run(["fallocate", "--punch-hole", *where, f"/proc/self/fd/{copy}"], pass_fds=[copy], check=True)
+    fcntl.fcntl(copy, fcntl.F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW)
+    assert "sparse" in refusal(copy)
+    os.close(copy)
 
 
 def test_what_is_no_memfd_is_refused() -> None:

@@ -161,8 +161,9 @@ def test_a_peer_that_does_not_speak_zmq_is_no_link(speech: bytes) -> None:
             with peer.accept() as connection, contextlib.suppress(OSError):
                 connection.sendall(speech)
                 connection.shutdown(socket.SHUT_WR)
-        loop.wait_for(EventKind.LINK_DOWN)
+        assert loop.wait_for(EventKind.LINK_BARRED).reason
         assert loop.loop.link_state() is LinkState.CONNECTING
+        assert loop.counter("links_barred") >= 1
 
 
 def test_a_worker_that_takes_nothing_fails_the_round_and_loses_the_link() -> None:
