@@ -186,6 +186,8 @@ int hfe_watchdog_start(struct hfe_session *e)
     if (r < 0)
         goto fail;
     w->socket = w->hangup;
+    /* It counts as ticking from now on: without real-time priority the first submit can come before its first tick. */
+    atomic_store_explicit(&w->tick_ns, hf_now_ns(), memory_order_relaxed);
     r = start_thread(e);
     if (r < 0)
         goto fail;
