@@ -39,6 +39,7 @@ class Measured:
     """Of one mode: milliseconds from launch to launch, over all blocks; ``medians``: of each block."""
 
     step: Samples = field(default_factory=Samples)
+    round_us: Samples = field(default_factory=Samples)
     medians: list[float | None] = field(default_factory=list)
     rounds_ok: int = 0
     rounds_not_ok: int = 0
@@ -84,6 +85,7 @@ def _block(stack: Stack, mode: ModeName, steps: int, seed: int, measured: Measur
     block = Samples()
     block.values.extend(tally.step_ms.values[WARM_STEPS:])
     measured.step.values.extend(block.values)
+    measured.round_us.values.extend(tally.round_us.values)
     measured.medians.append(block.percentile(50))
     measured.rounds_ok += tally.rounds["OK"]
     measured.rounds_not_ok += sum(tally.rounds.values()) - tally.rounds["OK"]
@@ -102,6 +104,7 @@ def _report(arguments: argparse.Namespace, measured: dict[ModeName, Measured]) -
         "cpu_ms": CPU_MS,
         "worker_ms": WORKER_MS,
         "step_ms": {mode: plain(spread) for mode, spread in steps.items()},
+        "round_us": {mode: plain(one.round_us.spread()) for mode, one in measured.items()},
         "block_medians_ms": {mode: one.medians for mode, one in measured.items()},
         "async_saves_ms": saved,
         "rounds": {mode: {"OK": one.rounds_ok, "others": one.rounds_not_ok} for mode, one in measured.items()},
