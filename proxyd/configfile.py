@@ -43,6 +43,11 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as fault:  # ValueError: a NUL in the path
         reason = fault.strerror if isinstance(fault, OSError) else fault
         raise FileFault(path, f"cannot be read by uid {os.geteuid()}: {reason}") from fault
+    return parsed(path, raw)
+
+
+def parsed(path: Path, raw: bytes) -> dict[str, Any]:
+    """Return what ``raw``, read from ``path``, says. Raises FileFault where it is no TOML."""
     try:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as fault:

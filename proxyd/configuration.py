@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import collections
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,6 +54,8 @@ class Configuration:
     """
 
     def __init__(self, line: CommandLine, environment: Mapping[str, str]) -> None:
+        self.last: Reloaded | None = None  # what the last reload came to
+        self.reloads: collections.Counter[str] = collections.Counter()  # by outcome: "taken", "refused"
         self._line = line
         self._environment = dict(environment)
         read = Sources(line, environment)
@@ -63,6 +67,11 @@ class Configuration:
 
         Nothing changes where there is a fault, or where ``apply`` raises, which it may do with ConfigurationError.
         """
+        self.last = reloaded = self._reloaded(apply)
+        self.reloads["refused" if reloaded.faults else "taken"] += 1
+        return reloaded
+
+    def _reloaded(self, apply: Callable[[Settings, frozenset[str]], None]) -> Reloaded:
         try:
             read = Sources(self._line, self._environment)
             differing = [setting for setting in TABLE if self._value(setting) != getattr(read.settings, setting.name)]

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import difflib
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from proxyd.settings import ENVIRONMENT_PREFIX, TABLE
+from proxyd.settings import ENVIRONMENT_PREFIX, TABLE, Setting
 
 
 MAX_FAULTS: Final = 20  # more are counted, not told: a file of nonsense has thousands
 MAX_SHOWN: Final = 60  # letters of what was found there
+MAX_REASON: Final = 300
 MAX_LIKENED: Final = 64  # letters; to compare costs the square of them
 
 
@@ -28,10 +29,10 @@ class Fault:
     allowed: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.source}: {cleaned(self.key)}" if self.key else self.source
+        place = ": ".join(cleaned(part, MAX_REASON) for part in (self.source, self.key) if part)
         found = f" = {self.value}" if self.value else ""
         allowed = f"; allowed: {self.allowed}" if self.allowed else ""
-        return f"{place}{found}: {self.reason}{allowed}"
+        return f"{place}{found}: {cleaned(self.reason, MAX_REASON)}{allowed}"
 
 
 class ConfigurationError(Exception):
@@ -54,38 +55,30 @@ def shown(value: object) -> str:
     return cleaned(text)
 
 
-def cleaned(text: str) -> str:
-    """Return ``text`` printable and not too long."""
-    end = "..." if len(text) > MAX_SHOWN else ""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:MAX_SHOWN]) + end
+def cleaned(text: str, most: int = MAX_SHOWN) -> str:
+    """Return ``text`` printable, on one line, and of no more than ``most`` letters and three dots."""
+    end = "..." if len(text) > most else ""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most]) + end
 
 
-def advice(*words: str) -> str:
-    """Return a phrase that names the setting which was meant by a key of the file, so far as one can tell; else nothing."""
-    names = {setting.path: setting.path for setting in TABLE}
+def nearest(*words: str) -> str | None:
+    """Return the name of the setting that was meant by [SECTION,] KEY of a file, or by a variable, so far as one can tell."""
+    if words[0].startswith(ENVIRONMENT_PREFIX):
+        return _likened(words[0], {text: each.variable for each in TABLE for text in (each.variable, _by_flag(each))})
     # Whoever knows the flag, or the key but not the section, means the same.
+    names: dict[str, str] = {}
     for setting in TABLE:
-        names.setdefault(setting.flag.removeprefix("--").replace("-", "_"), setting.path)
-        names.setdefault(setting.name, setting.path)
-        names.setdefault(setting.key, setting.path)
-    last = words[-1]
-    return _phrase(names.get(last) or _nearest(".".join(words), names) or _nearest(last, names))
-
-
-def advice_on_variable(name: str) -> str:
-    """Return the same for a name in the environment."""
-    variables = {setting.variable: setting.variable for setting in TABLE}
+        for text in (setting.path, setting.flag.removeprefix("--").replace("-", "_"), setting.name, setting.key):
+            names.setdefault(text, setting.path)
     for setting in TABLE:
-        variables.setdefault(f"{ENVIRONMENT_PREFIX}{setting.name}".upper(), setting.variable)
-    return _phrase(_nearest(name, variables))
+        names.setdefault(setting.section, f"[{setting.section}]")
+    return names.get(words[-1]) or _likened(".".join(words), names) or _likened(words[-1], names)
 
 
-def _nearest(word: str, names: dict[str, str]) -> str | None:
-    if len(word) > MAX_LIKENED:
-        return None
-    near = difflib.get_close_matches(word, names, n=1)
+def _by_flag(setting: Setting) -> str:
+    return f"{ENVIRONMENT_PREFIX}{setting.flag.removeprefix('--').replace('-', '_')}".upper()
+
+
+def _likened(word: str, names: Mapping[str, str]) -> str | None:
+    near = difflib.get_close_matches(word, names, n=1) if len(word) <= MAX_LIKENED else []
     return names[near[0]] if near else None
-
-
-def _phrase(name: str | None) -> str:
-    return f"; did you mean {name}?" if name else ""

@@ -172,6 +172,12 @@ class SocketPath(Kind):
             raise Unfit(f"longer than the {MAX_SOCKET_PATH_BYTES} bytes that a Unix socket's path may have")
         return path
 
+    def from_toml(self, value: object) -> Path:
+        path: Path = super().from_toml(value)
+        if str(value)[0] != "/":
+            raise Unfit("not absolute: a file does not know where a daemon will be started")
+        return path
+
 
 class Endpoints(Kind):
     """Where workers are, the most preferred one first."""

@@ -6,15 +6,19 @@ from __future__ import annotations
 import itertools
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hostflag.version import VERSION
 from proxyd.configfile import DEFAULT_FILE
+from proxyd.faults import cleaned
 from proxyd.settings import TABLE
 
 
 if TYPE_CHECKING:
     from proxyd.configuration import Configuration
+
+
+MAX_ORIGIN: Final = 4096  # a path may be so long
 
 
 def as_toml(configuration: Configuration) -> str:
@@ -23,10 +27,16 @@ def as_toml(configuration: Configuration) -> str:
 
 
 def _lines(configuration: Configuration) -> Iterator[str]:
-    yield f"# dsv41-proxyd {VERSION}; file: {configuration.file or f'none, as there is no {DEFAULT_FILE}'}"
+    yield f"# dsv41-proxyd {VERSION}; {_file(configuration)}"
     for section, settings in itertools.groupby(TABLE, key=lambda setting: setting.section):
         yield ""
         yield f"[{section}]"
         for setting in settings:
             value = setting.kind.to_toml(getattr(configuration.settings, setting.name))
-            yield f"{setting.key} = {value}  # {configuration.origins[setting.name]}"
+            yield f"{setting.key} = {value}  # {cleaned(configuration.origins[setting.name], MAX_ORIGIN)}"
+
+
+def _file(configuration: Configuration) -> str:
+    if configuration.file is None:
+        return f"without a file: there is no {DEFAULT_FILE}"
+    return f"file: {cleaned(str(configuration.file), MAX_ORIGIN)}"

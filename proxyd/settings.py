@@ -25,8 +25,8 @@ class Effect(enum.Enum):
     """When a changed value counts after a reload."""
 
     AT_ONCE = "at once"
-    NEXT_SESSION = "for sessions that start from then on"
-    RESTART = "after a restart only"
+    NEXT_SESSION = "for new sessions"
+    RESTART = "after a restart"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

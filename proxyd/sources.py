@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from proxyd import configfile
 from proxyd.commandline import CommandLine
-from proxyd.faults import ConfigurationError, Fault, advice, advice_on_variable, shown
+from proxyd.faults import MAX_FAULTS, ConfigurationError, Fault, nearest, shown
 from proxyd.settings import ENVIRONMENT_PREFIX, TABLE, Setting, Settings
 
 
@@ -63,15 +63,20 @@ class Sources:
         settings = {(setting.section, setting.key): setting for setting in TABLE}
         for section, table in document.items():
             if not isinstance(table, dict):
-                self._refuse(source, section, table, "belongs into a [section]" + advice(section))
-                continue
-            if not table and section not in {setting.section for setting in TABLE}:
-                self._refuse(source, section, table, "unknown section" + advice(section))
-            for key, value in table.items():
-                if setting := settings.get((section, key)):
-                    self._take(setting, source, setting.path, value, setting.kind.from_toml)
-                else:
-                    self._refuse(source, f"{section}.{key}", value, "unknown key" + advice(section, key))
+                self._unknown(source, "stands in no [section]", section)
+            elif not table and section not in {setting.section for setting in TABLE}:
+                self._unknown(source, "unknown section", section)
+            else:
+                self._take_section(source, section, table, settings)
+
+    def _take_section(
+        self, source: str, section: str, table: Mapping[str, Any], settings: Mapping[tuple[str, str], Setting]
+    ) -> None:
+        for key, value in table.items():
+            if setting := settings.get((section, key)):
+                self._take(setting, source, setting.path, value, setting.kind.from_toml)
+            else:
+                self._unknown(source, "unknown key", section, key)
 
     def _take_environment(self, environment: Mapping[str, str]) -> None:
         settings = {setting.variable: setting for setting in TABLE}
@@ -79,17 +84,23 @@ class Sources:
             if setting := settings.get(name):
                 self._take(setting, ENVIRONMENT, name, text, setting.kind.from_outside)
             elif name.startswith(ENVIRONMENT_PREFIX) and name != FILE_VARIABLE and not _SERVICE_LINK.fullmatch(name):
-                self._refuse(ENVIRONMENT, name, text, "unknown variable" + advice_on_variable(name))
+                self._unknown(ENVIRONMENT, "unknown variable", name)
 
     def _take(self, setting: Setting, source: str, key: str, value: Any, convert: Callable[[Any], Any]) -> None:
         try:
             self._set(setting, convert(value), f"{source} {key}" if source == ENVIRONMENT else source)
         except ValueError as fault:
-            self._refuse(source, key, value, str(fault), setting.kind.allowed)
+            self._faults.append(
+                Fault(source=source, key=key, value=shown(value), reason=str(fault), allowed=setting.kind.allowed)
+            )
+
+    def _unknown(self, source: str, what: str, *words: str) -> None:
+        """Refuse what has no setting. Its value is not told: it may be a secret that was meant for something else."""
+        # To look for what was meant takes time, and only the first faults are told.
+        meant = nearest(*words) if len(self._faults) < MAX_FAULTS else None
+        reason = f"{what}; did you mean {meant}?" if meant else what
+        self._faults.append(Fault(source=source, key=".".join(words), reason=reason))
 
     def _set(self, setting: Setting, value: Any, origin: str) -> None:
         self._values[setting.name] = value
         self.origins[setting.name] = origin
-
-    def _refuse(self, source: str, key: str, value: object, reason: str, allowed: str = "") -> None:
-        self._faults.append(Fault(source=source, key=key, value=shown(value), reason=reason, allowed=allowed))
