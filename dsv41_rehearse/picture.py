@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from dsv41_rehearse.report import LossReport, ReportError, RunReport, check_writable
 
@@ -57,11 +58,18 @@ def _curve(axes: Any, report: RunReport) -> None:
     seconds, accepted = series.T
     axes.fill_between(seconds, accepted, color=LINE, alpha=0.10, linewidth=0)
     axes.plot(seconds, accepted, color=LINE, alpha=0.35, linewidth=0.9)
-    if len(series) > SMOOTH:
-        # The ends have fewer neighbours: a mean of those that are there.
-        ones = np.ones(SMOOTH)
-        mean = np.convolve(accepted, ones, "same") / np.convolve(np.ones_like(accepted), ones, "same")
-        axes.plot(seconds, mean, color=LINE, linewidth=2.0, solid_capstyle="round")
+    # The mean stops at a loss and begins anew: it must not show a fall before there was one.
+    cuts = [at for loss in report.loss_times for at in (loss.hurt or loss.lost, loss.back) if at is not None]
+    piece = np.searchsorted(np.array(sorted(cuts)), seconds)
+    for one in np.unique(piece):
+        mine = piece == one
+        axes.plot(seconds[mine], _mean(accepted[mine]), color=LINE, linewidth=2.0, solid_capstyle="round")
+
+
+def _mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the running mean; at the ends of those neighbours that are there."""
+    ones = np.ones(min(SMOOTH, len(values)))
+    return np.convolve(values, ones, "same") / np.convolve(np.ones_like(values), ones, "same")
 
 
 def _mark(axes: Any, loss: LossReport) -> None:
@@ -77,7 +85,11 @@ def _mark(axes: Any, loss: LossReport) -> None:
     if loss.back is None:
         return
     axes.axvline(loss.back, color=BACK, linewidth=1.4)
-    since = "" if loss.ready is None else f"\n  {(loss.back - loss.ready) * 1e3:.0f} ms after the next daemon was ready"
+    since = (
+        ""
+        if loss.ready is None
+        else f"\n  {(loss.back - loss.ready) * 1e3:.0f} ms after the next daemon was ready (dashed)"
+    )
     axes.text(
         loss.back, 0.985, f"  drafting again{since}", color=BACK, transform=top, ha="left", va="top", linespacing=1.4
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 
 FINE_NS: Final = 20_000_000
-MAX_BUCKETS: Final = 150
+MAX_BUCKETS: Final = 240
 
 
 class Timeline:

@@ -20,7 +20,7 @@ from dsv41_rehearse.drill import BOUND_MS, Drill, Loss
 from dsv41_rehearse.drive import Driven
 from dsv41_rehearse.gauge import Gauge, Level, grown
 from dsv41_rehearse.progress import said
-from dsv41_rehearse.report import LossReport, ReportError, RunReport
+from dsv41_rehearse.report import ReportError
 from dsv41_rehearse.samples import Few
 from dsv41_rehearse.sessions import Release, Sessions
 from dsv41_rehearse.timeline import Timeline
@@ -164,17 +164,3 @@ def test_a_picture_needs_a_place_and_the_extra(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ReportError, match=r"pip install 'dsv41-proxyd\[plot\]'"):
         picture.check(tmp_path / "run.png")
-
-
-class _Report:
-    accepted_over_time = tuple((second / 10, 1.0) for second in range(100))
-    loss_times = (LossReport("HANGUP", 4.0, 4.01, 4.4, 4.5), LossReport("BEAT", None, 6.0, None, None))
-    seconds, requests_completed, tokens, identical, accepted_per_step = 10.0, 3, 1000, True, 1.0
-    target_only_steps, steps, acceptance_simulated, command = 5, 100, False, "test"
-
-
-def test_a_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "run.png"
-    picture.draw(path, cast("RunReport", _Report()))
-    assert path.read_bytes().startswith(b"\x89PNG")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +113,10 @@ def test_overlap_compares_the_modes(tmp_path: Path) -> None:
         assert report["step_ms"][mode]["n"] >= 10
     assert report["wrong_drafts"] == 0
     assert len(report["goals"]) == 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="the extra plot is not installed")
+def test_a_picture_of_the_run(tmp_path: Path) -> None:
+    picture = tmp_path / "run.png"
+    run(tmp_path, "demo", *SMALL, "--plot", str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
