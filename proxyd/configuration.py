@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-import collections
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from proxyd.commandline import CommandLine
 from proxyd.faults import ConfigurationError
 from proxyd.settings import TABLE, Effect, Setting, Settings
 from proxyd.sources import Sources
+
+
+TAKEN: Final = "taken"
+REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,12 @@ class Reloaded:
     restart: tuple[Change, ...] = ()
     faults: tuple[str, ...] = ()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What somebody has to see to, in sentences."""
+        refused = [f"the last reload was refused: {fault}" for fault in self.faults]
+        return (*refused, *(f"changed in the configuration, but needs a restart: {each}" for each in self.restart))
+
 
 class Configuration:
     """
@@ -54,8 +62,7 @@ class Configuration:
     """
 
     def __init__(self, line: CommandLine, environment: Mapping[str, str]) -> None:
-        self.last: Reloaded | None = None  # what the last reload came to
-        self.reloads: collections.Counter[str] = collections.Counter()  # by outcome: "taken", "refused"
+        self.reloads: dict[str, int] = dict.fromkeys((TAKEN, REFUSED), 0)  # how many, by outcome
         self._line = line
         self._environment = dict(environment)
         read = Sources(line, environment)
@@ -67,8 +74,8 @@ class Configuration:
 
         Nothing changes where there is a fault, or where ``apply`` raises, which it may do with ConfigurationError.
         """
-        self.last = reloaded = self._reloaded(apply)
-        self.reloads["refused" if reloaded.faults else "taken"] += 1
+        reloaded = self._reloaded(apply)
+        self.reloads[REFUSED if reloaded.faults else TAKEN] += 1
         return reloaded
 
     def _reloaded(self, apply: Callable[[Settings, frozenset[str]], None]) -> Reloaded:

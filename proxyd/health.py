@@ -31,12 +31,17 @@ class SessionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """``draining``: why, None where it serves. ``answers``: whether a worker answers while no session asks one, None: not known yet."""
+    """
+    ``draining``: why, None where it serves. ``answers``: whether a worker answers while no session asks one, None: not known yet.
+
+    ``notes``: what others have to tell, and no fault.
+    """
 
     draining: str | None
     endpoints: Sequence[str]
     answers: bool | None
     sessions: Sequence[SessionFacts]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ def assess(facts: Facts) -> Health:
     """Return how the daemon is."""
     reasons = [f"draining: {facts.draining}"] if facts.draining is not None else []
     reasons += [f"{each.name}: {each.stalled}" for each in facts.sessions if each.stalled]
-    notes: list[str] = []
+    notes = list(facts.notes)
     troubles = [f"{each.name}: {each.trouble}" for each in facts.sessions if each.trouble]
     if not facts.sessions:
         notes.append("no engine is connected")

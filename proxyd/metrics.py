@@ -80,7 +80,7 @@ class Snapshot:
     """
     What the control plane knows at one moment.
 
-    ``workers``: (engine, rank) -> whether its worker is up, for the sessions that run, ``breakers`` its breaker. ``handshakes``: how many by outcome.
+    ``workers``: (engine, rank) -> whether its worker is up, for the sessions that run, ``breakers`` its breaker. ``handshakes``, ``reloads``: how many by outcome.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -91,6 +91,7 @@ class Snapshot:
     sessions_started: int = 0
     handshakes: Mapping[str, int] = field(default_factory=dict)
     connections: int = 0
+    reloads: Mapping[str, int] = field(default_factory=dict)
 
 
 class ProxydCollector(Collector):
@@ -111,6 +112,7 @@ class ProxydCollector(Collector):
         yield from _counters(snapshot.tally.counters)
         yield from _histograms(snapshot.tally)
         yield from _sessions(snapshot)
+        yield _by_outcome("reloads", "Reloads of the configuration by outcome.", snapshot.reloads)
         yield from _process(self._started)
 
 
@@ -177,13 +179,17 @@ def _sessions(snapshot: Snapshot) -> Iterator[Metric]:
     yield CounterMetricFamily(
         PREFIX + "sessions_started", "Engine sessions since the start.", value=snapshot.sessions_started
     )
-    handshakes = CounterMetricFamily(PREFIX + "handshakes", "Connections of engines by outcome.", labels=["outcome"])
-    for outcome, count in sorted(snapshot.handshakes.items()):
-        handshakes.add_metric([outcome], count)
-    yield handshakes
+    yield _by_outcome("handshakes", "Connections of engines by outcome.", snapshot.handshakes)
     yield GaugeMetricFamily(
         PREFIX + "handshaking", "Connections of engines that are not sessions yet.", snapshot.connections
     )
+
+
+def _by_outcome(name: str, text: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=["outcome"])
+    for outcome, count in sorted(counts.items()):
+        family.add_metric([outcome], count)
+    return family
 
 
 def _process(started: float) -> Iterator[Metric]:

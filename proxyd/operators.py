@@ -120,7 +120,9 @@ class Operator:
             endpoints = checked_endpoints(texts)
             self._log.info("operator switches workers", endpoints=endpoints)
             self._stop_reading()
-            workers.switch(endpoints, lambda: self._wait(SETTLE_S, lambda: workers.settled, outcome))
+            workers.switch(
+                endpoints, lambda: self._wait(SETTLE_S, lambda: workers.settled, outcome), "an operator's wish"
+            )
         except (ValueError, StartError) as fault:
             self._read_on()
             self._answer(Refused(code="endpoint", reason=printable(str(fault))))

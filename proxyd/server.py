@@ -127,6 +127,7 @@ class Server:
         self._supervision.reloading()
         reloaded = self._configuration.reload(self._apply)
         self._supervision.reloaded("reload refused: see the log" if reloaded.faults else "reloaded")
+        self._standing.notes = reloaded.notes
         log = self._log.bind(asked_by=asked_by)
         if reloaded.faults:
             log.error("not reloaded: the configuration of before stays", faults=reloaded.faults)
@@ -140,7 +141,7 @@ class Server:
         """Put changed settings into force. What can fail comes first: a reload that fails changes nothing."""
         if "workers" in changed:
             try:
-                self._workers.switch(settings.workers, lambda: None)
+                self._workers.switch(settings.workers, lambda: None, "a reload")
             except StartError as fault:
                 raise ConfigurationError([Fault(source="worker.endpoints", reason=str(fault))]) from fault
         logging.set_level(settings.log_level)
@@ -242,6 +243,7 @@ class Server:
             sessions_started=self._roster.started,
             handshakes=self._outcomes,
             connections=len(self._handshakes),
+            reloads=self._configuration.reloads,
         )
 
 

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class Standing:
-    """``ending``: the daemon is on its way out."""
+    """``ending``: the daemon is on its way out. ``notes``: what came of the last reload, where somebody has to see to it."""
 
     def __init__(self, roster: Roster, workers: Workers, reach: Reach) -> None:
         self.ending = False
+        self.notes: tuple[str, ...] = ()
         self._roster = roster
         self._workers = workers
         self._reach = reach
@@ -41,6 +42,7 @@ class Standing:
                 endpoints=self._workers.endpoints,
                 answers=self._reach.answers,
                 sessions=[session.facts() for session in self._roster],
+                notes=self.notes,
             )
         )
 

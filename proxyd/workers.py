@@ -58,6 +58,7 @@ class Workers:
         self._probes: list[Probe] = []
         self._answer_by = 0.0
         self._next: Timer | None = None  # the next look, or the next tick of the one under way
+        self._why = ""  # of the last switch
         self._switched: Callable[[], None] | None = None  # an operator waits for the look under way
 
     @property
@@ -90,9 +91,11 @@ class Workers:
         """A session has lost its worker."""
         self._look_in(0.0)
 
-    def switch(self, endpoints: Sequence[str], on_decided: Callable[[], None]) -> None:
+    def switch(self, endpoints: Sequence[str], on_decided: Callable[[], None], why: str) -> None:
         """
         Use these from now on: the first one that answers, the first one of all where none does; ``on_decided`` is called then.
+
+        ``why`` stands in the log.
 
         Raises StartError, with nothing changed, where one of them cannot be connected to.
         """
@@ -101,6 +104,7 @@ class Workers:
         self._end_look()
         self.endpoints = tuple(endpoints)
         self._preference = Preference(self.endpoints)
+        self._why = why
         superseded, self._switched = self._switched, on_decided
         if superseded is not None:
             superseded()
@@ -136,7 +140,7 @@ class Workers:
         self._end_look()
         if self._switched is not None:
             told, self._switched = self._switched, None
-            self._move(self._preference.first(answered), "an operator's wish")
+            self._move(self._preference.first(answered), self._why)
             told()
         elif choice := self._preference.choice(self.endpoint, answered, settled=self.settled, now=time.monotonic()):
             self._move(*choice)

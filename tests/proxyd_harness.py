@@ -30,17 +30,23 @@ def until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> 
 
 
 class Daemon:
-    """A ``dsv41-proxyd`` of its own. Its log lines are kept in ``lines``."""
+    """A ``dsv41-proxyd`` of its own. Its log lines are kept in ``lines``. ``config``: worker and log level come from this file."""
 
     def __init__(
-        self, directory: Path, *flags: str, worker: str | None = None, socket_path: Path | None = None
+        self,
+        directory: Path,
+        *flags: str,
+        worker: str | None = None,
+        socket_path: Path | None = None,
+        config: Path | None = None,
     ) -> None:
         self.path = socket_path or directory / "e.sock"
         self.worker = worker or f"ipc://{directory}/w"
         self.lines: list[dict[str, Any]] = []
-        command = [sys.executable, "-m", "proxyd", f"--socket={self.path}", f"--worker={self.worker}"]
+        settings = [f"--worker={self.worker}", "--log-level=debug"] if config is None else [f"--config={config}"]
+        command = [sys.executable, "-m", "proxyd", f"--socket={self.path}", "--metrics=127.0.0.1:0", *settings]
         self.process = subprocess.Popen(
-            [*command, "--metrics=127.0.0.1:0", "--log-format=json", "--log-level=debug", *flags],
+            [*command, "--log-format=json", *flags],
             stderr=subprocess.PIPE,
             cwd=Path(__file__).resolve().parent.parent,
         )
