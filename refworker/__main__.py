@@ -21,9 +21,11 @@ import zmq
 
 from hostflag import audit, logging
 from hostflag.defaults import WORKER_ENDPOINT
+from hostflag.keys import KeyFault, SecretKey, read_allowed, read_secret
 from hostflag.version import VERSION
 from refworker.drafter import Drafter
-from refworker.endpoint import BindFault, bind, socket_file, write_endpoint
+from refworker.endpoint import BindFault, bind, make_router, socket_file, write_endpoint
+from refworker.gate import Gate
 from refworker.loading import BUILT_IN, LoadFault, drafter_class
 from refworker.server import Server
 from refworker.sessions import Sessions
@@ -39,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if (arguments.curve_secret_key_file is None) is not (arguments.curve_allowed_keys_file is None):
+        parser.error("--curve-secret-key-file and --curve-allowed-keys-file go together: give both, or neither")
     try:
         chosen = drafter_class(arguments.drafter)
     except LoadFault as error:
@@ -46,12 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.configure(arguments.log_level, arguments.log_format)
     try:
         return _serve(arguments, chosen)
-    except BindFault as error:
+    except (BindFault, KeyFault) as error:
         _log.error("cannot start", reason=str(error))
         return EX_CONFIG
 
 
 def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
+    key, allowed = _keys(arguments)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(_audit_writer(arguments.audit)) if arguments.audit else None
         try:
@@ -60,8 +65,9 @@ def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
             _log.exception("cannot start", reason=f"drafter {arguments.drafter} did not load")
             return EX_SOFTWARE
         context = stack.enter_context(zmq.Context(io_threads=1))
-        router = stack.enter_context(bind(context, arguments.bind))
-        endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        router = stack.enter_context(make_router(context, key))
+        gate = stack.enter_context(Gate(context, router, allowed))
+        endpoint = bind(router, arguments.bind)
         worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"[:256]
         server = Server(
             router,
@@ -70,6 +76,7 @@ def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
             drafter=arguments.drafter[:256],
             delay_s=arguments.delay_ms / 1000,
             audit=writer,
+            gate=gate,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: server.stop())
@@ -77,10 +84,26 @@ def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
             stack.callback(bound.remove)
         if arguments.endpoint_file is not None:
             stack.callback(write_endpoint(arguments.endpoint_file, endpoint).remove)
-        _log.info("ready", endpoint=endpoint, drafter=arguments.drafter, worker=worker, pid=os.getpid())
+        _log.info(
+            "ready",
+            endpoint=endpoint,
+            drafter=arguments.drafter,
+            worker=worker,
+            pid=os.getpid(),
+            public_key=key.public.decode() if key else None,
+        )
         server.run()
-    _log.info("stopped", **{key.replace(" ", "_").lower(): value for key, value in sorted(server.counts.items())})
+    counts = server.counts + gate.counts
+    _log.info("stopped", **{name.replace(" ", "_").lower(): count for name, count in sorted(counts.items())})
     return 0
+
+
+def _keys(arguments: argparse.Namespace) -> tuple[SecretKey | None, frozenset[bytes] | None]:
+    if arguments.curve_secret_key_file is None:
+        return None, None
+    if not zmq.has("curve"):
+        raise KeyFault("this libzmq was built without CURVE: install pyzmq's own wheel")
+    return read_secret(arguments.curve_secret_key_file), read_allowed(arguments.curve_allowed_keys_file)
 
 
 def _audit_writer(directory: Path) -> audit.AuditWriter:
@@ -108,6 +131,18 @@ def _parser() -> argparse.ArgumentParser:
         type=_milliseconds,
         default=0.0,
         help="the least time that a round takes; sessions in turn, as on one GPU",
+    )
+    add(
+        "--curve-secret-key-file",
+        metavar="PATH",
+        type=Path,
+        help="this worker's secret key: encrypt, and let in only ...",
+    )
+    add(
+        "--curve-allowed-keys-file",
+        metavar="PATH",
+        type=Path,
+        help="... daemons with one of these public keys, one a line",
     )
     add("--audit", metavar="DIR", type=Path, help="write one line a round into DIR/worker-PID.jsonl")
     add("--log-level", choices=logging.LEVELS, default="info", help="the least level that is written")

@@ -11,28 +11,27 @@ from typing import Final
 
 import zmq
 
+from hostflag.keys import SecretKey
 from hostflag.wire import MAX_PART_BYTES
 
 
 # A session has one round outstanding and a few context-only ones behind it; more than that waits in the peer.
 QUEUED_MESSAGES: Final = 16
-RECEIVE_TIMEOUT_MS: Final = 250
+RECEIVE_TIMEOUT_MS: Final = 50  # also how often floods are looked for
 HEARTBEAT_MS: Final = 5_000
 HEARTBEAT_LIMIT_MS: Final = 15_000
+HANDSHAKE_LIMIT_MS: Final = 5_000
+ZAP_DOMAIN: Final = b"dsv41"
 
 
 class BindFault(Exception):
     """The endpoint cannot be bound; the text says why."""
 
 
-def bind(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[bytes]:
-    """
-    Return a bound ROUTER; ``tcp://HOST:0`` or ``tcp://HOST:*`` picks a port.
-
-    Raises BindFault.
-    """
+def make_router(context: zmq.Context[zmq.Socket[bytes]], key: SecretKey | None = None) -> zmq.Socket[bytes]:
+    """Return a ROUTER to be bound; with ``key`` it takes only peers that know its public half, and asks ZAP about theirs."""
     socket = context.socket(zmq.ROUTER)
-    options = {
+    options: dict[int, int] = {
         zmq.LINGER: 0,
         zmq.MAXMSGSIZE: MAX_PART_BYTES,
         zmq.RCVHWM: QUEUED_MESSAGES,
@@ -41,17 +40,30 @@ def bind(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[b
         zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
         zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_LIMIT_MS,
         zmq.HEARTBEAT_TTL: HEARTBEAT_LIMIT_MS,
+        zmq.HANDSHAKE_IVL: HANDSHAKE_LIMIT_MS,
         zmq.ROUTER_MANDATORY: 1,  # a reply that cannot leave is an error that is counted
-        zmq.IPV6: int("[" in endpoint),
     }
-    try:
-        for option, value in options.items():
-            socket.setsockopt(option, value)
-        socket.bind(endpoint)
-    except (zmq.ZMQError, ValueError) as error:
-        socket.close()
-        raise BindFault(f"cannot bind {endpoint}: {error}") from error
+    for option, value in options.items():
+        socket.setsockopt(option, value)
+    if key is not None:
+        key.use(socket)
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)  # without a domain nobody would be asked
     return socket
+
+
+def bind(router: zmq.Socket[bytes], endpoint: str) -> str:
+    """
+    Bind; ``tcp://HOST:0`` or ``tcp://HOST:*`` picks a port. Returns where it is.
+
+    Raises BindFault.
+    """
+    try:
+        router.setsockopt(zmq.IPV6, int("[" in endpoint))
+        router.bind(endpoint)
+    except (zmq.ZMQError, ValueError) as error:
+        raise BindFault(f"cannot bind {endpoint}: {error}") from error
+    return router.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
 class OwnFile:

@@ -15,6 +15,7 @@ import zmq
 from hostflag.audit import AuditWriter
 from hostflag.control import Close, Control, Open, Opened, Refused
 from hostflag.wire import (
+    MAX_CONTROL_BYTES,
     ROUND_PARTS,
     BadMessage,
     BadVersion,
@@ -32,6 +33,8 @@ from hostflag.wire import (
     wants_reply,
 )
 from refworker import auditing
+from refworker.endpoint import QUEUED_MESSAGES
+from refworker.gate import Gate
 from refworker.session import DraftFault, Session
 from refworker.sessions import NotOpened, Sessions
 
@@ -42,10 +45,16 @@ _log = structlog.get_logger()
 
 
 class Message(NamedTuple):
-    """What one peer sent. ``parts`` after its identity: one more than any message has is kept, to tell; the rest is not."""
+    """
+    What one peer sent. ``parts`` after its identity: one more than any message has is kept, to tell; the rest is not.
+
+    ``size``: bytes of all parts. ``fd``: the connection it came over, -1 where there is no telling.
+    """
 
     identity: bytes
     parts: list[memoryview]
+    size: int
+    fd: int
 
 
 class Server:
@@ -65,6 +74,7 @@ class Server:
         drafter: str,
         delay_s: float = 0.0,
         audit: AuditWriter | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._socket = socket
@@ -72,6 +82,7 @@ class Server:
         self._opened = Opened(worker=worker, drafter=drafter)
         self._delay_s = delay_s
         self._audit = audit
+        self._gate = gate
         self._stopping = False
         self._chores_at = 0.0
         self._handlers: dict[Kind, Callable[[Header, Message], None]] = {
@@ -94,20 +105,36 @@ class Server:
                 message = None
             if message is not None:
                 self._serve(message)
+            self._watch(message)
             now = time.monotonic()
             if now >= self._chores_at:
                 self._chores(now)
 
     def _receive(self) -> Message:
         # Part by part: a peer can make a message of any number of parts.
-        message = Message(self._socket.recv(), [])
+        identity, parts, fd, size = self._socket.recv(), list[memoryview](), -1, 0
         more = self._socket.get(zmq.RCVMORE)
         while more:
             frame = self._socket.recv(copy=False)
             more = frame.more
-            if len(message.parts) <= ROUND_PARTS:
-                message.parts.append(frame.buffer)
-        return message
+            size += len(frame)
+            if len(parts) <= ROUND_PARTS:
+                parts.append(frame.buffer)
+                fd = int(frame.get(zmq.SRCFD))
+        return Message(identity, parts, size, fd)
+
+    def _watch(self, message: Message | None) -> None:
+        """Let the gate know what came, and once nothing waits, see whether somebody sends without end."""
+        if self._gate is None:
+            return
+        if message is not None and message.fd >= 0:
+            # A queue full of such, and one as large as its sessions' can be: that much may be on its way.
+            most = QUEUED_MESSAGES * max(message.size, MAX_CONTROL_BYTES) + self._sessions.largest_round(
+                message.identity
+            )
+            self._gate.heard(message.fd, most)
+        if message is None or not int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            self._gate.look()
 
     def _serve(self, message: Message) -> None:
         try:

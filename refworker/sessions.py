@@ -9,13 +9,15 @@ from typing import Final
 import structlog
 
 from hostflag.control import Open
-from hostflag.wire import PROTOCOL
+from hostflag.wire import MAX_PART_BYTES, PROTOCOL
 from refworker.drafter import CannotDraft, Drafter
 from refworker.session import Session
 
 
 MAX_SESSIONS: Final = 64
 SILENCE_S: Final = 300.0  # docs/CONTRACT.md: a daemon that keeps a session is heard of at least once a minute
+
+TABLE_BYTES: Final = 64  # a row's position and token, and at the most its request
 
 _log = structlog.get_logger()
 
@@ -63,6 +65,13 @@ class Sessions:
         """Return an open session. One that another connection opened is none: OPEN comes first on every connection."""
         session = self._sessions.get(number)
         return session if session is not None and session.identity == identity else None
+
+    def largest_round(self, identity: bytes) -> int:
+        """Return the bytes of the largest message that the sessions of a connection can send; 0 where it has none open."""
+        sizes = [s.geometry for s in self._sessions.values() if s.identity == identity]
+        return max(
+            (min(g.max_requests * g.window * (g.row_bytes + TABLE_BYTES), 2 * MAX_PART_BYTES) for g in sizes), default=0
+        )
 
     def close(self, number: int, reason: str) -> None:
         """End a session and forget its contexts; none may be open."""
