@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from engine_hand import PATIENCE_S, Hand, past, until
+from engine_native import native
 
 from hostflag import messages as m
 from hostflag import region as regions
@@ -27,7 +28,11 @@ IDS = (7, 8, 9)
 
 
 class Host:
-    """One connection, at the daemon's end. ``base``: what ATTACH said, None after CREATE. ``lost_word``: as it was then."""
+    """
+    One connection, at the daemon's end.
+
+    ``base``: what ATTACH said, None after CREATE. ``lost_word``: as it was then. ``goodbye``: whether it was said.
+    """
 
     def __init__(self, sock: socket.socket, number: int) -> None:
         self.number = number
@@ -36,6 +41,7 @@ class Host:
         self.base: int | None = None
         self.region_id = ""
         self.lost_word = 0
+        self.goodbye = False
         self.hello: m.Hello | None = None
         self.hand: Hand | None = None
         self.answering = threading.Event()
@@ -65,14 +71,16 @@ class Host:
             fd, self.base = wanted.fds.pop(), wanted.message.base
         else:
             fd = regions.create(self.hello.geometry)
-        self.region_id = regions.check(fd).region_id
-        self.hand = Hand(fd)
-        self.lost_word = self.hand.word(Word.LOST)
-        self.hand.retire(self.base or 0)
-        self.hand.phase(Phase.RUNNING)
-        if self.base is None:
-            self.channel.send(m.Region(bytes=regions.check(fd).bytes), [fd])
-        os.close(fd)
+        try:
+            self.region_id = regions.check(fd).region_id
+            self.hand = Hand(fd)
+            self.lost_word = self.hand.word(Word.LOST)
+            self.hand.retire(self.base or 0)
+            self.hand.phase(Phase.RUNNING)
+            if self.base is None:
+                self.channel.send(m.Region(bytes=regions.check(fd).bytes), [fd])
+        finally:
+            os.close(fd)
 
     def ready(self) -> None:
         self.channel.send(m.Ready(locked=True))
@@ -101,9 +109,10 @@ class Host:
 
     def _said_goodbye(self) -> bool:
         try:
-            return isinstance(self.channel.receive(0).message, m.Goodbye)
+            self.goodbye = isinstance(self.channel.receive(0).message, m.Goodbye)
         except ChannelTimeout:
             return False
+        return self.goodbye
 
     def serve(self) -> None:
         self.shake_hands()
@@ -136,6 +145,7 @@ class Daemons:
     """Whoever connects gets the next script; the last one serves all that follow."""
 
     def __init__(self, path: Path, scripts: Sequence[Script] = (serving,)) -> None:
+        native()  # compiled now, not while an engine waits for its region
         self.path = path
         self.hosts: list[Host] = []
         self._scripts = list(scripts)

@@ -159,31 +159,38 @@ def run(path: Path, end: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+STUCK = """
+import ctypes
+memory = ctypes.create_string_buffer(4096)
+at = ctypes.addressof(memory)
+batch = shim.batch()
+batch.n_requests = 1
+batch.set_request(0, slot=0, generation=1, first_row=0, rows=1, draft=True)
+batch.set_sources([(at, 96, 96)])
+batch.set_arrays(positions=at, tokens=at, num_sampled=at, num_rejected=at, last_sampled=at, next_prefill=at, drafts_out=at)
+stream.work(1_000_000_000_000)
+assert shim.submit(batch).round == 1
+"""
 ENDS = {
-    "without close": ("", 0),
-    "by an exception": ("raise SystemExit(3)", 3),
-    "os._exit": ("os._exit(4)", 4),
-    "two shims": ("other = make('b'); assert other.wait_session(20)", 0),
-    "with a stuck stream": (
-        "stream.work(1_000_000_000_000); batch = shim.batch(); shim.submit(batch); shim.flush()",
-        0,
-    ),
-    "a child that ends in full": (
-        "pid = os.fork()\nif pid: assert os.waitpid(pid, 0)[1] == 0\nshim.session and None",
-        0,
-    ),
-    "a child's os._exit": ("pid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0)\nassert shim.session", 0),
-    "without daemon": ("shim.close(); sys.argv[1] += 'x'; shim = make('c')", 0),
+    "without close": ("", 0, True),
+    "by an exception": ("raise SystemExit(3)", 3, True),
+    "os._exit": ("os._exit(4)", 4, False),
+    "two shims": ("other = make('b'); assert other.wait_session(20)", 0, True),
+    "with a stuck stream": (STUCK, 0, False),
+    "a child that ends in full": ("pid = os.fork()\nif pid: assert os.waitpid(pid, 0)[1] == 0", 0, True),
+    "a child's os._exit": ("pid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0)", 0, True),
+    "without daemon": ("shim.close(); sys.argv[1] += 'x'; shim = make('c')", 0, True),
 }
 
 
 @pytest.mark.parametrize("how", ENDS)
 def test_an_interpreter_ends_whatever_is_open(short_dir: Path, how: str) -> None:
-    end, status = ENDS[how]
+    end, status, goodbye = ENDS[how]
     with Daemons(short_dir / "e") as daemons:
         ended = run(short_dir / "e", end)
         assert (ended.returncode, ended.stderr) == (status, "")
         until(lambda: not daemons._threads[0].is_alive(), "the daemon sees it gone")
+        assert daemons.host(0).goodbye == goodbye, "an interpreter that ends as it should takes its leave"
 
 
 def test_a_killed_engine_with_a_living_child_is_gone(short_dir: Path) -> None:
