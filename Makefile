@@ -14,8 +14,9 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  ARGS='...' is passed on by demo, test and bench; PYTHON=... picks the interpreter for .venv"
 
-demo: $(READY) native ## start daemon, worker and engine stand-in, replay a text, print what happened
-	@$(BIN)/dsv41-rehearse demo $(ARGS)
+demo: $(READY) native ## daemon, worker and engine stand-in replay a text, and the daemon is killed once; PLOT=run.png draws it
+	@[ -z '$(PLOT)' ] || $(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/python -m pip install -q -e '.[plot]'
+	@$(BIN)/dsv41-rehearse demo $(if $(PLOT),--plot '$(PLOT)') $(ARGS)
 
 test: lint ## lint, then every test
 	@$(BIN)/python -m pytest -q --durations=10 $(ARGS)

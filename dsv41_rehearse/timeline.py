@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from array import array
 from typing import Final
 
 
@@ -16,12 +16,16 @@ class Timeline:
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
-        self._accepted: defaultdict[int, int] = defaultdict(int)
-        self._verified: defaultdict[int, int] = defaultdict(int)
+        self._accepted: array[int] = array("Q")
+        self._verified: array[int] = array("Q")
 
     def add(self, now_ns: int, accepted: int, verified: int) -> None:
         """Add what a step accepted in so many verified request steps."""
         bucket = (now_ns - self.began_ns) // FINE_NS
+        if (missing := bucket + 1 - len(self._verified)) > 0:
+            nothing = array("Q", [0]) * missing
+            self._accepted.extend(nothing)
+            self._verified.extend(nothing)
         self._accepted[bucket] += accepted
         self._verified[bucket] += verified
 
@@ -31,17 +35,13 @@ class Timeline:
 
     def series(self, buckets: int = MAX_BUCKETS) -> list[tuple[float, float]]:
         """Return (seconds, accepted drafts a verified request step) of each bucket in which anything was verified."""
-        if not self._verified:
+        if not any(self._verified):
             return []
-        width = max(self._verified) // buckets + 1
-        accepted: defaultdict[int, int] = defaultdict(int)
-        verified: defaultdict[int, int] = defaultdict(int)
-        for bucket, count in self._verified.items():
-            accepted[bucket // width] += self._accepted[bucket]
-            verified[bucket // width] += count
+        width = (len(self._verified) - 1) // buckets + 1
         scale = width * FINE_NS / 1e9
-        return [
-            (round((one + 0.5) * scale, 3), round(accepted[one] / verified[one], 4))
-            for one in sorted(verified)
-            if verified[one]
-        ]
+        found = []
+        for at in range(0, len(self._verified), width):
+            accepted, verified = sum(self._accepted[at : at + width]), sum(self._verified[at : at + width])
+            if verified:
+                found.append((round((at / width + 0.5) * scale, 3), round(accepted / verified, 4)))
+        return found

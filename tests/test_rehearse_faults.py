@@ -82,6 +82,39 @@ def test_daemon_killed_while_a_round_is_parked(tmp_path: Path, stack: Stack) -> 
     assert report["skipped"]["NO_SESSION"] > 20
 
 
+def test_daemon_killed_and_started_again_by_somebody_else(tmp_path: Path, stack: Stack) -> None:
+    _, daemon, audit = start(stack)
+    arguments = ("--socket", str(stack.socket), "--audit", str(audit), "--expect-mock", *WORK)
+    with rehearsal(tmp_path, "run", *arguments) as run:
+        in_full_swing(run, audit)
+        stack.named("daemon").kill()
+        second = stack.start_daemon((stack.directory / "worker.endpoint").read_text().strip())
+        report = run.report()
+    assert report["lost"] is None
+    assert report["losses"]["HANGUP"] == 1
+    assert report["daemon_pids"] == [daemon, second.pid]
+    assert report["recovery_from"] == "loss"
+    assert report["recovery_ms"]["n"] == 1
+    assert (report["registrations"], report["adoptions"]) == (1, 1)
+    assert report["wrong_drafts"] == report["wrong_rows"] == 0
+    assert report["identical"]
+
+
+def test_a_budget_of_nothing(tmp_path: Path, stack: Stack) -> None:
+    _, _, audit = start(stack)
+    with rehearsal(
+        tmp_path, "run", "--socket", str(stack.socket), "--audit", str(audit), "--respawns", "0", *WORK
+    ) as run:
+        in_full_swing(run, audit)
+        stack.named("daemon").kill()
+        stack.start_daemon((stack.directory / "worker.endpoint").read_text().strip())
+        report = run.report()
+    assert report["lost"] == "HANGUP"
+    assert report["recovery_ms"]["n"] == 0
+    assert run.said().count("0 sessions were lost unplanned") == 1, "said once"
+    assert report["identical"]
+
+
 def test_daemon_stopped_while_a_round_is_parked(tmp_path: Path, stack: Stack) -> None:
     report = interrupted(tmp_path, stack, "daemon", signal.SIGSTOP)
     assert report["lost"] in {"BEAT", "EXPIRIES"}

@@ -99,6 +99,9 @@ def test_again_and_again(tmp_path: Path, arguments: str, losses: dict[str, int],
     assert report["recovery_ms"]["n"] == report["kills"] == int(arguments.split()[1])
     assert report["wrong_drafts"] == report["wrong_rows"] == 0
     assert report["drafts_checked"] > 100
+    if "HANGUP" in losses:
+        assert report["loss_seen_ms"]["max"] < 150
+        assert report["released_ms"]["max"] < 150, "not by the deadline, which is 200"
     assert report["identical"]
     assert {"commit", "machine", "command", "seed", "before", "after"} <= set(report)
     assert set(report["first"]) >= {"fds", "maps", "threads", "rss_mib"}
