@@ -138,9 +138,9 @@ class Keeper:
         self._pool.in_use = self._handover.place
         if self.lost_ns:
             self.recovery_ms.append((time.monotonic_ns() - self.lost_ns) / 1e6)
+        self._say(logging.INFO, f"session {session.id}", f"session {session.id:016x} with daemon {session.welcome.pid}")
         self._publish(session)
         self._turn(None)
-        self._say(logging.INFO, f"session {session.id}", f"session {session.id:016x} with daemon {session.welcome.pid}")
         return session
 
     def _failed(self, fault: ShimError) -> None:
