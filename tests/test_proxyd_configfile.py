@@ -140,8 +140,9 @@ def test_a_file_made_to_take_long_is_over_soon(name: str) -> None:
     }[name]
     assert len(raw) <= MAX_BYTES
     began = time.process_time()
-    parsed(Path("f"), raw)
-    assert time.process_time() - began < 15  # some 0.8 s; without the bound on its size, hours
+    with contextlib.suppress(FileFault):  # newer parsers have bounds of their own
+        parsed(Path("f"), raw)
+    assert time.process_time() - began < 15  # some 0.8 s; at four times the size, 13 s
 
 
 @given(raw=st.binary(max_size=200))
