@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.request
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,12 +39,13 @@ class Daemon:
         worker: str | None = None,
         socket_path: Path | None = None,
         config: Path | None = None,
+        before: Sequence[str] = (),
     ) -> None:
         self.path = socket_path or directory / "e.sock"
         self.worker = worker or f"ipc://{directory}/w"
         self.lines: list[dict[str, Any]] = []
         settings = [f"--worker={self.worker}", "--log-level=debug"] if config is None else [f"--config={config}"]
-        command = [sys.executable, "-m", "proxyd", f"--socket={self.path}", "--metrics=127.0.0.1:0", *settings]
+        command = [*before, sys.executable, "-m", "proxyd", f"--socket={self.path}", "--metrics=127.0.0.1:0", *settings]
         self.process = subprocess.Popen(
             [*command, "--log-format=json", *flags],
             stderr=subprocess.PIPE,
