@@ -28,7 +28,7 @@ from hostflag.messages import MAX_MESSAGE_BYTES, FromDaemon, FromEngine, Message
 # More than any message carries, so that surplus descriptors reach us and are closed instead of leaking.
 MAX_FDS: Final = 4
 _INT_BYTES: Final = array.array("i").itemsize
-_CREDENTIALS: Final = struct.Struct("3i")
+_CREDENTIALS: Final = struct.Struct("iII")
 
 Incoming = TypeVar("Incoming")
 

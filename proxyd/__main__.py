@@ -17,6 +17,7 @@ from hostflag import logging
 from proxyd import activation, commandline, printout
 from proxyd._daemon import lib
 from proxyd.configuration import Configuration
+from proxyd.curve import curve_of
 from proxyd.errors import StartError
 from proxyd.faults import ConfigurationError
 from proxyd.notify import Notifier
@@ -43,11 +44,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"dsv41-proxyd: cannot start with this configuration:\n{error}\n")
         notifier.status("cannot start with this configuration: see the log")
         return EXIT_CONFIG
-    if line.action != commandline.SERVE:
-        return _print("ok\n" if line.action == commandline.CHECK else printout.as_toml(configuration))
+    if line.action == commandline.CHECK:
+        return _check(configuration)
+    if line.action == commandline.PRINT:
+        return _print(printout.as_toml(configuration))
     with contextlib.redirect_stderr(Stderr()):
         logging.configure(configuration.settings.log_level, configuration.settings.log_format)
         return _serve(configuration, notifier)
+
+
+def _check(configuration: Configuration) -> int:
+    try:
+        curve_of(configuration.settings)  # what stands in files that the configuration only names
+    except StartError as fault:
+        sys.stderr.write(f"dsv41-proxyd: cannot start with this configuration:\n{fault}\n")
+        return EXIT_CONFIG
+    return _print("ok\n")
 
 
 def _print(text: str) -> int:

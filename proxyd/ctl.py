@@ -16,7 +16,7 @@ from typing import Final
 from hostflag.defaults import ENGINE_SOCKET
 from hostflag.messages import Drain, Dump, DumpRequest, Reload, Resume, Status, StatusRequest, SwitchWorker
 from hostflag.version import VERSION
-from proxyd import ctltext, outside
+from proxyd import ctltext, keygen, outside
 from proxyd.ctlclient import LISTENS_S, Client, Failed, Silent, Unreachable
 from proxyd.endpoints import checked_endpoints
 
@@ -219,6 +219,7 @@ def _add_deeds(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "endpoints", metavar="ENDPOINT", nargs="+", action=_Endpoints, help="tcp:// or ipc://, the most preferred first"
     )
     switch.set_defaults(run=_switch)
+    keygen.add_to(commands)
 
 
 def _user() -> str:

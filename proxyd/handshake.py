@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from collections.abc import Callable
 
+    from proxyd.admission import Admission
     from proxyd.events import Events
     from proxyd.roster import Roster
 
@@ -40,10 +41,11 @@ MAX_UNREAD: Final = 8  # packets that a refused engine may have sent ahead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What this daemon tells every engine. ``metrics`` is the URL, None where there is none."""
+    """What this daemon tells every engine, and whom it takes. ``metrics`` is the URL, None where there is none."""
 
     network_timeout_ms: float
     metrics: str | None
+    admission: Admission
 
 
 class Handshake:
@@ -75,6 +77,11 @@ class Handshake:
         self._log: Any = structlog.get_logger().bind(pid=self._peer.pid, uid=self._peer.uid)
         self._timer = events.after(TIME_LIMIT_S, self._too_slow)
         events.watch(self._channel, READ, self._ready)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was heard of it yet."""
+        return self._hello is None
 
     def refuse(self, code: str, reason: str) -> None:
         """Tell the engine why, as far as it listens, and close."""
@@ -120,6 +127,7 @@ class Handshake:
     def _greet(self, message: ToDaemon) -> None:
         if not isinstance(message, Hello):
             raise RefusedError("order", f"{type(message).__name__} came where HELLO was due")
+        self._terms.admission.check_engine(self._peer)
         _check(message, self._terms.network_timeout_ms)
         self._roster.must_be_open()
         self._hello = message
@@ -135,7 +143,7 @@ class Handshake:
         )
 
     def _hand_on(self, message: OperatorHello) -> None:
-        admit(message, self._peer)
+        admit(message, self._peer, self._terms.admission)
         self._timer.cancel()
         self._events.forget(self._channel)
         self._on_operator(self._channel, self._log)

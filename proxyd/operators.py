@@ -32,6 +32,7 @@ from proxyd.peer import Peer, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from proxyd.admission import Admission
     from proxyd.controls import Controls
     from proxyd.events import Events, Timer
 
@@ -164,12 +165,11 @@ def short(text: str) -> str:
     return printable_text if len(text) <= MOST_REASON_LETTERS else printable_text[:MOST_REASON_LETTERS] + "..."
 
 
-def admit(hello: OperatorHello, peer: Peer) -> None:
+def admit(hello: OperatorHello, peer: Peer, admission: Admission) -> None:
     """Raise RefusedError where this operator is not to be served."""
     if hello.protocol != PROTOCOL_VERSION:
         raise RefusedError(
             "protocol",
             f"this daemon ({VERSION}) speaks protocol {PROTOCOL_VERSION}, not {hello.protocol}: update the older",
         )
-    if peer.uid not in {0, os.geteuid()}:
-        raise RefusedError("permission", f"only root and uid {os.geteuid()}, the daemon's own, may do this: use sudo")
+    admission.check_operator(peer)

@@ -17,7 +17,9 @@ from hostflag import logging
 from hostflag.channel import ChannelClosed, ChannelTimeout, accepted_end
 from hostflag.messages import Refused
 from proxyd import http, metrics
+from proxyd.admission import Admission
 from proxyd.controls import Controls
+from proxyd.curve import curve_of
 from proxyd.errors import StartError
 from proxyd.events import Events
 from proxyd.faults import ConfigurationError, Fault
@@ -36,8 +38,6 @@ from proxyd.workers import Workers
 
 if TYPE_CHECKING:
     import socket
-
-    from collections.abc import Sequence
 
     from hostflag.channel import Channel
     from hostflag.messages import ToDaemon
@@ -78,15 +78,17 @@ class Server:
         with contextlib.ExitStack() as stack:
             stack.callback(self._events.close)
             stack.callback(Signals(self._events, self._heed).close)
-            self._workers = self._make_workers(settings.workers, stack)
+            self._workers = self._make_workers(settings, stack)
             self._roster = Roster(self._events, self._workers, settings, self._end_if_empty)
             reach = Reach(self._events, self._workers, lambda: not any(self._roster))
             stack.callback(reach.close)
             self._standing = Standing(self._roster, self._workers, reach)
             self._controls = Controls(self._roster, self._workers, self._standing, self.reload)
             url = self._serve_metrics(settings.metrics, stack) if settings.metrics else None
-            self._terms = Terms(network_timeout_ms=settings.network_timeout_ms, metrics=url)
-            self._file = passed or SocketFile(settings.socket)
+            self._terms = Terms(
+                network_timeout_ms=settings.network_timeout_ms, metrics=url, admission=_admission(settings)
+            )
+            self._file = passed or SocketFile(settings.socket, settings.socket_mode, settings.socket_group)
             stack.callback(self._file.close)
             self._listener = Listener(self._events, self._file.listening, self._meet, self._say_fault)
             stack.callback(self._listener.close)
@@ -139,6 +141,10 @@ class Server:
 
     def _apply(self, settings: Settings, changed: frozenset[str]) -> None:
         """Put changed settings into force. What can fail comes first: a reload that fails changes nothing."""
+        try:
+            admission = Admission.of(settings)
+        except ValueError as fault:
+            raise ConfigurationError([Fault(source="security", reason=str(fault))]) from fault
         if "workers" in changed:
             try:
                 self._workers.switch(settings.workers, lambda: None, "a reload")
@@ -146,11 +152,12 @@ class Server:
                 raise ConfigurationError([Fault(source="worker.endpoints", reason=str(fault))]) from fault
         logging.set_level(settings.log_level)
         self._roster.settings = settings
-        self._terms = replace(self._terms, network_timeout_ms=settings.network_timeout_ms)
+        self._terms = replace(self._terms, network_timeout_ms=settings.network_timeout_ms, admission=admission)
         self._drain_s = _drain_s(settings)
 
-    def _make_workers(self, endpoints: Sequence[str], stack: contextlib.ExitStack) -> Workers:
-        links = Links(endpoints[0])
+    def _make_workers(self, settings: Settings, stack: contextlib.ExitStack) -> Workers:
+        endpoints, curve = settings.workers, curve_of(settings)
+        links = Links(endpoints[0], curve)
         stack.callback(links.close)
         for endpoint in endpoints[1:]:
             links.check(endpoint)
@@ -175,6 +182,8 @@ class Server:
         return f"http://{type(address)(host, port)}/metrics"
 
     def _meet(self, connection: socket.socket) -> None:
+        if len(self._handshakes) >= MAX_HANDSHAKES:
+            self._make_place()
         if len(self._handshakes) < MAX_HANDSHAKES:
             handshake = Handshake(
                 self._events, self._roster, self._terms, connection, on_operator=self._heed_operator, on_over=self._part
@@ -186,6 +195,12 @@ class Server:
         self._outcomes["busy"] += 1
         with accepted_end(connection) as channel, contextlib.suppress(ChannelClosed, ChannelTimeout):
             channel.send(Refused(code="busy", reason=reason))
+
+    def _make_place(self) -> None:
+        """Silent connections must not keep engines out: the oldest goes. One that speaks is through within milliseconds."""
+        silent = next((each for each in self._handshakes if each.silent), None)
+        if silent is not None:
+            silent.refuse("busy", f"{MAX_HANDSHAKES} handshakes are under way, and this one said nothing: try again")
 
     def _heed_operator(self, channel: Channel[ToDaemon], log: Any) -> None:
         if len(self._operators) >= MAX_OPERATORS:
@@ -245,6 +260,13 @@ class Server:
             connections=len(self._handshakes),
             reloads=self._configuration.reloads,
         )
+
+
+def _admission(settings: Settings) -> Admission:
+    try:
+        return Admission.of(settings)
+    except ValueError as fault:
+        raise StartError(f"security: {fault}") from fault
 
 
 def _drain_s(settings: Settings) -> float:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, get_type_hints
 from hostflag.defaults import ENGINE_SOCKET, WORKER_ENDPOINT
 from hostflag.logging import FORMATS, LEVELS
 from proxyd.kinds import Address, Choice, Count, Endpoints, Kind, MetricsAddress, Number, SocketPath
+from proxyd.peerkinds import GROUPS, USERS, Group, KeyFile, SocketMode
 
 
 ENVIRONMENT_PREFIX: Final = "DSV41_PROXYD_"
@@ -74,6 +75,13 @@ class Settings:
     socket: Annotated[
         Path, At("engine.socket", SocketPath(), Effect.RESTART, "where engines and operators connect")
     ] = Path(ENGINE_SOCKET)
+    socket_mode: Annotated[
+        int,
+        At("engine.socket_mode", SocketMode(), Effect.RESTART, "the socket's mode: who may write to it may connect"),
+    ] = 0o660
+    socket_group: Annotated[
+        str | None, At("engine.socket_group", Group(), Effect.RESTART, "the group that the socket belongs to")
+    ] = None
     workers: Annotated[
         tuple[str, ...],
         At(
@@ -84,6 +92,24 @@ class Settings:
             flag="--worker",
         ),
     ] = (WORKER_ENDPOINT,)
+    curve_server_key_file: Annotated[
+        Path | None,
+        At(
+            "worker.curve_server_key_file",
+            KeyFile(),
+            Effect.RESTART,
+            "the workers' public key (CURVE); all have the same",
+        ),
+    ] = None
+    curve_secret_key_file: Annotated[
+        Path | None,
+        At(
+            "worker.curve_secret_key_file",
+            KeyFile(),
+            Effect.RESTART,
+            "the daemon's own secret key; goes with the other",
+        ),
+    ] = None
     network_timeout_ms: Annotated[
         float,
         At(
@@ -123,6 +149,28 @@ class Settings:
         MetricsAddress | None,
         At("metrics.address", Address(), Effect.RESTART, "where /metrics is served; port 0 picks one"),
     ] = _METRICS
+    allowed_users: Annotated[
+        tuple[str, ...],
+        At(
+            "security.allowed_users",
+            USERS,
+            Effect.AT_ONCE,
+            "whose engines are taken, beside root's and the daemon's own; with no user and no group: whoever can connect",
+        ),
+    ] = ()
+    allowed_groups: Annotated[
+        tuple[str, ...],
+        At("security.allowed_groups", GROUPS, Effect.AT_ONCE, "groups whose members' engines are taken"),
+    ] = ()
+    operator_users: Annotated[
+        tuple[str, ...],
+        At(
+            "security.operator_users",
+            USERS,
+            Effect.AT_ONCE,
+            "who may use dsv41-proxyctl, beside root and the daemon's own user",
+        ),
+    ] = ()
     log_level: Annotated[str, At("log.level", Choice(LEVELS), Effect.AT_ONCE, "least level that is written")] = "info"
     log_format: Annotated[
         str, At("log.format", Choice(FORMATS), Effect.RESTART, "auto: console on a terminal, else json")

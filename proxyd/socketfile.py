@@ -10,16 +10,15 @@ import os
 import socket
 import stat
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
+from hostflag.users import gid_of
 from proxyd.errors import StartError
 
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 MODE: Final = 0o660
+OWNER_ONLY: Final = 0o600
 PROBE_TIMEOUT_S: Final = 1.0
 
 
@@ -31,8 +30,10 @@ class SocketFile:
     is missing or not ours to write.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = MODE, group: str | None = None) -> None:
         self._path = path
+        self._mode = mode
+        self._group = group
         self._lock_path = path.with_name(path.name + ".lock")
         try:
             self._lock = self._take_lock()
@@ -96,16 +97,32 @@ class SocketFile:
 
     def _bind(self) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # The mode has to be right from the first moment: after a bind with a wider one anybody could have connected.
-        before = os.umask(0o777 & ~MODE)
+        # The mode has to be right from the first moment: after a bind with a wider one anybody could have connected. With a group
+        # to be set the socket is nobody else's until it has that.
+        before = os.umask(0o777 & ~(self._mode if self._group is None else OWNER_ONLY))
         try:
             listening.bind(str(self._path))
+            if self._group is not None:
+                self._give(gid_of(self._group))
         except BaseException:
-            listening.close()
+            listening.close()  # what lies there then is stale, or not ours: the next start finds out
             raise
         finally:
             os.umask(before)
         return listening
+
+    def _give(self, group: int) -> None:
+        # By a descriptor of what was just bound: whoever may write in the directory cannot have another file meant.
+        fd = os.open(self._path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                raise StartError(
+                    f"{self._path} was replaced while it was made: who else writes in {self._path.parent}?"
+                )
+            os.chown(f"/proc/self/fd/{fd}", -1, group)
+            Path(f"/proc/self/fd/{fd}").chmod(self._mode)
+        finally:
+            os.close(fd)
 
     def _identify(self) -> tuple[int, int]:
         found = self._path.lstat()
@@ -115,6 +132,8 @@ class SocketFile:
 def _advice(fault: OSError, path: Path) -> str:
     if fault.errno == errno.ENOENT:
         return f"there is no directory {path.parent}: make it, or give another --socket"
+    if fault.errno == errno.EPERM:
+        return "this user may not give it to that group: make the user a member (engine.socket_group)"
     if fault.errno == errno.EACCES:
         return f"no right to write in {path.parent}: give this user the right, or give another --socket"
     return fault.strerror or str(fault)

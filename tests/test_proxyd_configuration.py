@@ -27,6 +27,13 @@ from proxyd.settings import TABLE, Setting, Settings
 ANOTHER = {  # of each setting a value that is not its default, as text of the environment and as TOML
     "engine.socket": ("/tmp/a 'b' ü.sock", "\"/tmp/a 'b' ü.sock\""),
     "worker.endpoints": ("ipc:///a, tcp://h:1", '["ipc:///a", "tcp://h:1"]'),
+    "engine.socket_mode": ("0600", '"0600"'),
+    "engine.socket_group": ("0", '"0"'),
+    "worker.curve_server_key_file": ("/k/worker.pub", '"/k/worker.pub"'),
+    "worker.curve_secret_key_file": ("/k/daemon.key", '"/k/daemon.key"'),
+    "security.allowed_users": ("root, 12345", '["root", "12345"]'),
+    "security.allowed_groups": ("0", '["0"]'),
+    "security.operator_users": ("12345", '["12345"]'),
     "metrics.address": ("off", '"off"'),
     "log.level": ("debug", '"debug"'),
     "log.format": ("json", '"json"'),

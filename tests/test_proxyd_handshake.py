@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -179,14 +180,19 @@ def test_a_silent_engine_is_refused_in_time(engine: Engine) -> None:
     assert time.monotonic() - began >= TIME_LIMIT_S * 0.9
 
 
+def test_silent_connections_do_not_keep_an_engine_out(daemon: Daemon) -> None:
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(Engine(daemon.path)) for _ in range(MAX_HANDSHAKES)]
+        stack.enter_context(Engine(daemon.path)).ready("late")
+        refused(silent[0], "busy", "said nothing")
+
+
 def test_too_many_handshakes_at_once(daemon: Daemon) -> None:
-    waiting = [connect(daemon.path) for _ in range(MAX_HANDSHAKES)]
-    try:
-        with Engine(daemon.path) as late:
-            refused(late, "busy", "try again")
-    finally:
-        for connection in waiting:
-            connection.close()
+    with contextlib.ExitStack() as stack:
+        for number in range(MAX_HANDSHAKES):
+            slow = stack.enter_context(Engine(daemon.path))
+            assert isinstance(slow.ask(hello(engine=m.EngineIdentity(name="slow", rank=number))), m.Welcome)
+        refused(stack.enter_context(Engine(daemon.path)), "busy", "try again")
     until(lambda: daemon.scrape()["dsv41_proxyd_handshaking"] == 0, "the silent ones are forgotten")
     with Engine(daemon.path) as engine:
         engine.ready()

@@ -27,6 +27,7 @@ from hostflag.messages import ToOperator
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind
 from proxyd import ctl
+from proxyd.admission import Admission
 from proxyd.errors import RefusedError
 from proxyd.operators import admit
 from proxyd.peer import Peer
@@ -270,13 +271,15 @@ def test_an_engine_is_no_operator(daemon: Daemon) -> None:
 def test_who_may_be_an_operator() -> None:
     mine = os.geteuid()
     hello = m.OperatorHello(protocol=m.PROTOCOL_VERSION)
-    admit(hello, Peer(pid=1, uid=mine, gid=0))
-    admit(hello, Peer(pid=1, uid=0, gid=0))
+    nobody_else = Admission()
+    admit(hello, Peer(pid=1, uid=mine, gid=0), nobody_else)
+    admit(hello, Peer(pid=1, uid=0, gid=0), nobody_else)
+    admit(hello, Peer(pid=1, uid=mine + 1, gid=0), Admission(operators=frozenset({mine + 1})))
     with pytest.raises(RefusedError, match="only root") as refused:
-        admit(hello, Peer(pid=1, uid=mine + 1, gid=0))
+        admit(hello, Peer(pid=1, uid=mine + 1, gid=0), nobody_else)
     assert refused.value.code == "permission"
     with pytest.raises(RefusedError, match="protocol"):
-        admit(m.OperatorHello(protocol=99), Peer(pid=1, uid=mine, gid=0))
+        admit(m.OperatorHello(protocol=99), Peer(pid=1, uid=mine, gid=0), nobody_else)
 
 
 def test_operators_that_stay_do_not_hold_an_end_up(daemon: Daemon, operator: Channel[ToOperator]) -> None:
