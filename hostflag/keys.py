@@ -102,16 +102,19 @@ def _text(path: Path, *, secret: bool = False) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise KeyFault(f"cannot read {path}: {error.strerror}") from error
-    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise KeyFault(f"{path} is no regular file")
         if secret:
             _check_rights(path, status)
-        data = file.read(MAX_FILE_BYTES + 1)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(fd)
     if len(data) > MAX_FILE_BYTES:
         raise KeyFault(f"{path} is larger than {MAX_FILE_BYTES} bytes: no file of keys")
-    return data.decode("ascii", "replace")
+    return data.decode("latin-1")
 
 
 def _check_rights(path: Path, status: os.stat_result) -> None:
@@ -142,7 +145,7 @@ def _keys(path: Path, text: str) -> Iterator[bytes]:
     if len(lines) > MAX_KEYS:
         raise KeyFault(f"{path} holds more than {MAX_KEYS} keys")
     for number, line in lines:
-        key = line.split()[0].encode("ascii", "replace")
+        key = line.split()[0].encode("latin-1")
         if len(key) != KEY_LETTERS or not _is_z85(key):
             raise KeyFault(
                 f"{path}, line {number}: no key of {KEY_LETTERS} letters of Z85 (dsv41-proxyctl keygen makes keys)"
