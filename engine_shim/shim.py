@@ -212,7 +212,8 @@ class Shim:
         self._spare.close()
         self._keeper.close()
         if leaving is not None:
-            farewell.say(leaving, until - time.monotonic(), lost=lost)
+            # A daemon that was given up is not waited for: nothing of its region is mapped here any more.
+            farewell.say(leaving, until - time.monotonic() if lost is Loss.NONE else 0.0, lost=lost)
 
     def _end_sessions(self, until: float) -> None:
         """End the session in use, and lost ones that the stream was not past yet."""

@@ -21,9 +21,18 @@ from hostflag import region as regions
 
 def memfd(size: int, seals: int) -> int:
     fd = os.memfd_create("dsv41-region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
+    if size:
+        os.posix_fallocate(fd, 0, size)
     if seals:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def sparse() -> int:
+    """Return a region that was never given its memory."""
+    fd = os.memfd_create("dsv41-region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 1 << 20)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     return fd
 
 
@@ -43,6 +52,7 @@ REGIONS: dict[str, tuple[Callable[[], list[int]], str]] = {
     "two": (lambda: [regions.create(SMALL), regions.create(SMALL)], "2 descriptors"),
     "a pipe": (lambda: list(os.pipe())[:1], "not a memfd"),
     "empty": (lambda: [memfd(0, SEALS)], "too small"),
+    "sparse": (lambda: [sparse()], "sparse"),
     "zeros": (lambda: [memfd(1 << 20, SEALS)], "wrong magic"),
     "unsealed": (lambda: [unsealed_copy()], "not sealed"),
     "another geometry": (lambda: [regions.create(msgspec.structs.replace(SMALL, drafts=4))], "another geometry"),
