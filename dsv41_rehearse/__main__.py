@@ -18,7 +18,7 @@ from rich.console import Console
 
 import engine_shim
 
-from dsv41_rehearse import bench, bench_overlap, demo, kills, options, picture, summary
+from dsv41_rehearse import bench, bench_curve, bench_overlap, demo, kills, options, picture, summary
 from dsv41_rehearse.audit_compare import AuditError, Comparison, compare
 from dsv41_rehearse.drive import Drive, drive
 from dsv41_rehearse.engine import StreamStuckError
@@ -134,6 +134,8 @@ def _bench(arguments: argparse.Namespace, console: Console) -> int:
         check_writable(arguments.json)
     if arguments.what == "overlap":
         return bench_overlap.main(arguments, console)
+    if arguments.what == "curve":
+        return bench_curve.main(arguments, console)
     return bench.main(arguments, console)
 
 

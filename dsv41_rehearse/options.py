@@ -29,6 +29,7 @@ examples:
   dsv41-rehearse kills --kills 200                     does it come back every time, and is nothing left behind?
   dsv41-rehearse compare DIR                           what was sent (--audit DIR) against what the worker got
   dsv41-rehearse bench overlap                         what a step takes in modes async, sync and none
+  dsv41-rehearse bench curve                           what an encrypted worker link costs a round
   dsv41-rehearse bench --json bench.json               rounds against bare pyzmq on this machine
 """
 _SCENARIO: Final = ("requests", "concurrency", "length", "prompt", "prefill_rows", "rounds", "arrival_steps", "preempt_every", "uniform",
@@ -196,8 +197,8 @@ def _kills(command: argparse.ArgumentParser) -> None:
 def _bench(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add(
-        "what", nargs="?", choices=("rounds", "overlap"), default="rounds",
-        help="rounds against bare pyzmq (default), or steps in modes async, sync and none",
+        "what", nargs="?", choices=("rounds", "overlap", "curve"), default="rounds",
+        help="rounds against bare pyzmq (default), steps in modes async, sync and none, or what an encrypted worker link costs",
     )  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--blocks", type=_within(int, 1, 1000), default=5, metavar="N", help="interleaved blocks (5)")

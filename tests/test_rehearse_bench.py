@@ -40,6 +40,16 @@ def test_a_short_bench(tmp_path: Path) -> None:
     assert len(report["goals"]) == 2 * 5 + 3
 
 
+def test_a_short_bench_of_the_encrypted_link(tmp_path: Path) -> None:
+    report = run(tmp_path, "bench", "curve", "--blocks", "2", "--block-s", "0.3")
+    for link in ("plain", "curve"):
+        assert set(report[f"{link}_round_us"]) == SIZES
+        assert all(spread["n"] > 20 for spread in report[f"{link}_round_us"].values())
+        assert all(len(medians) == 2 for medians in report["block_medians_us"][link].values())
+    assert report["failed_rounds"] == 0
+    assert set(report["curve_extra_us"]) == SIZES
+
+
 def spreads(p50: float, p99: float) -> dict[str, dict[str, Spread]]:
     spread = Spread(100, p50, p99, p99, p50)
     return {name: {"64KiB": spread} for name in TIMES}
