@@ -203,9 +203,9 @@ def test_status_tells_of_sessions(daemon: Daemon, operator: Channel[ToOperator])
 
 def test_ctl_prints_the_status(daemon: Daemon) -> None:
     empty = run(daemon, "status")
-    assert empty.returncode == 0
-    assert f"pid {daemon.pid}" in empty.stdout
-    assert "no sessions" in empty.stdout
+    assert empty.returncode == ctl.EXIT_NOT_HEALTHY
+    assert f"pid {daemon.pid}, serving, NOT HEALTHY" in empty.stdout
+    assert "no engine is connected" in empty.stdout
     with Engine(daemon.path) as engine:
         engine.ready("the engine")
         assert "the engine rank 0" in run(daemon, "status").stdout
@@ -214,9 +214,11 @@ def test_ctl_prints_the_status(daemon: Daemon) -> None:
 
 
 def test_ctl_says_why_it_failed(daemon: Daemon, short_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ctl.main([f"--socket={short_dir}/none", "status"]) == 1
+    assert ctl.main([f"--socket={short_dir}/none", "status"]) == ctl.EXIT_UNREACHABLE
     assert "no daemon at" in capsys.readouterr().err
-    assert ctl.main([f"--socket={daemon.path}", "switch-worker", "nonsense"]) == 1
+    with pytest.raises(SystemExit) as left:
+        ctl.main([f"--socket={daemon.path}", "switch-worker", "nonsense"])
+    assert left.value.code == 2
     assert "tcp://HOST:PORT" in capsys.readouterr().err
     assert ctl.main([f"--socket={daemon.path}", "switch-worker", "tcp://no such host:1"]) == 1
     assert "refused (endpoint)" in capsys.readouterr().err
