@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine_shim._engine import lib
 from hostflag.messages import Geometry
 
 
@@ -15,7 +16,8 @@ class SessionOptions:
 
     ``tick_ms``: the watchdog's tick while rounds are in flight. ``starved_ms``: no submit when its last tick is older.
     ``beat_limit_ms``: the session is lost when the daemon's beat stood still for so long; None takes the larger of twice
-    the deadline and the daemon's network timeout + 250; 0 never. ``expiries_limit``: lost after so many expired rounds with
+    the deadline and the daemon's network timeout + 250, and the age of a beat on top: counted from when the daemon stopped
+    it is then never less than that larger one; 0 never. ``expiries_limit``: lost after so many expired rounds with
     none finished between; 0 never. ``backlog_rows``: prefill rows that can wait in device memory; None takes a window a
     request. ``realtime``: SCHED_FIFO for the watchdog where it is permitted. ``batched``: write and wait as one operation
     where the stream has one. ``stream_limit_ms``: a synchronous submit fails where the stream takes longer to get past its copies.
@@ -42,4 +44,4 @@ class SessionOptions:
         """Return the beat limit in milliseconds for these timings."""
         if self.beat_limit_ms is not None:
             return self.beat_limit_ms
-        return max(2 * deadline_ms, network_timeout_ms + 250)
+        return max(2 * deadline_ms, network_timeout_ms + 250) + int(lib.HF_BEAT_EVERY_MS)

@@ -15,7 +15,8 @@
 #include <pthread.h>
 
 /* A step of the beat must come within HF_BEAT_NS, late wake-ups included. */
-#define HFD_BEAT_EVERY_NS (HF_BEAT_NS * 7 / 10)
+#define HFD_BEAT_EVERY_NS (HF_BEAT_EVERY_MS * UINT64_C(1000000))
+_Static_assert(HFD_BEAT_EVERY_NS < HF_BEAT_NS, "the beat keeps its promise with room for a late wake-up");
 
 /* A message the control plane encoded, header included. */
 struct hfd_encoded {

@@ -115,7 +115,7 @@ def test_a_stopped_daemon_keeps_its_region_and_touches_no_other(short_dir: Path)
         old.process.send_signal(signal.SIGSTOP)
         driver.lost()
         lost_s = driver.shim.status().lost_ns / 1e9 - stopped
-        assert 0.25 <= lost_s < 0.52 + SLACK_S, "400 ms of beat, and a beat may be 100 ms old"
+        assert 0.4 <= lost_s < 0.52 + SLACK_S
         assert set(driver.shim.status().losses) <= {"BEAT", "EXPIRIES"}
         with Daemon(second_dir, worker=endpoint) as new:
             (short_dir / "l").symlink_to(second_dir / "e.sock")
