@@ -84,7 +84,8 @@ def test_daemon_killed_while_a_round_is_parked(tmp_path: Path, stack: Stack) -> 
 
 def test_daemon_killed_and_started_again_by_somebody_else(tmp_path: Path, stack: Stack) -> None:
     _, daemon, audit = start(stack)
-    arguments = ("--socket", str(stack.socket), "--audit", str(audit), "--expect-mock", *WORK)
+    # Without drafts steps are short: they have to last until the next daemon is there.
+    arguments = ("--socket", str(stack.socket), "--audit", str(audit), "--expect-mock", *WORK, "--gpu-ms", "8")
     with rehearsal(tmp_path, "run", *arguments) as run:
         in_full_swing(run, audit)
         stack.named("daemon").kill()
