@@ -43,6 +43,7 @@ FAILED: Final = {
 }
 EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | sum(FAILED)
 _RECEIVED: Final = struct.Struct("128xQ")  # struct tcp_info, up to and with tcpi_bytes_received
+_RESET: Final = struct.pack("ii", 1, 0)
 
 _log = structlog.get_logger()
 
@@ -162,7 +163,9 @@ class Gate:
         self.counts["connections cut"] += 1
         _log.warning("connection cut", reason=reason, rate_limited=True)
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
-            connection.shutdown(socket.SHUT_RDWR)  # libzmq, whose descriptor it is, then closes it
+            # libzmq, whose descriptor it is, sees an end and closes it: with a reset, which a peer hears whose window is full.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def received_bytes(fd: int) -> int | None:

@@ -20,6 +20,7 @@ from worker_peer import GEOMETRY, PATIENCE_MS, Ask, Peer, Worker, connected, mak
 
 from hostflag.control import SessionGeometry
 from hostflag.wire import MAX_PART_BYTES, Kind, Status, encode_control, encode_header, encode_round
+from refworker.gate import MAX_CONNECTIONS
 
 
 ROUND: Final = [bytes(part) for part in encode_round(make_round([Ask(1, 1, [0, 1], anchor=5)], session=9))]
@@ -191,6 +192,36 @@ def test_a_part_that_is_too_long_breaks_the_connection(worker: Worker) -> None:
             while peer.recv(65536):
                 pass
         assert time.monotonic() - began < 14  # an unanswered heartbeat would end it too, but not before 15 s
+
+
+@pytest.mark.parametrize(
+    "part", [b"\x01\x00", b"\x03" + struct.pack(">Q", 60_000) + bytes(60_000)], ids=["empty", "long"]
+)
+def test_a_message_of_endless_parts_costs_the_connection(worker: Worker, part: bytes) -> None:
+    """Libzmq would collect them without end, and hand out none. What is cut off is forgotten."""
+    before = resident_mib(worker)
+    data = part * max(1, 65536 // len(part))
+    sent = 0
+    with greeted(worker) as peer, contextlib.suppress(ConnectionError):
+        while sent < 2 << 30:
+            sent += peer.send(data)
+    assert sent < 2 << 30, "nothing stopped it"
+    until = time.monotonic() + PATIENCE_MS / 1000
+    while resident_mib(worker) > before + 256 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert resident_mib(worker) < before + 256
+
+
+def test_silent_connections_are_bounded(worker: Worker) -> None:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(greeted(worker))
+        strangers = [stack.enter_context(raw(worker)) for _ in range(MAX_CONNECTIONS + 8)]
+        strangers[0].settimeout(PATIENCE_MS / 1000)
+        with contextlib.suppress(ConnectionError):
+            while strangers[0].recv(4096):
+                pass
+        first.sendall(bytes([0, len(PROBE)]) + PROBE)
+        assert b"unknown-session" in first.recv(4096), "one from which a message came is no stranger"
 
 
 @pytest.mark.parametrize(

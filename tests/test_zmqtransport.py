@@ -112,6 +112,21 @@ def test_a_message_of_endless_parts_costs_its_sender_the_link(part: bytes, waiti
     assert grown < 512, f"{grown} MiB: the kernel's buffers and what comes within a beat, not what comes in seconds"
 
 
+@pytest.mark.parametrize("part", [b"", b"x" * 60_000], ids=["empty", "long"])
+def test_over_a_unix_socket_a_flood_is_bounded_by_what_it_costs(short_dir: Path, part: bytes) -> None:
+    """A Unix socket counts no bytes; what is counted there is this process's memory, which is the transport's host."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with ZmtpPeer(short_dir / "w") as peer, up(peer) as loop:
+        loop.engine.begin(1)
+        peer.receive()
+        endless = frame(part, more=True)
+        flood(peer, loop, endless * max(1, 65536 // len(endless)))
+        assert "grew" in loop.wait_for(EventKind.LINK_WANTED).reason
+        assert loop.engine.finish(1) is Verdict.DISCONNECTED
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+    assert grown < 768, f"{grown} MiB"
+
+
 def test_a_whole_message_of_too_many_parts_costs_its_sender_the_link() -> None:
     with ZmtpPeer() as peer, up(peer) as loop:
         loop.engine.begin(1)

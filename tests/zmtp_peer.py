@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import struct
 
+from pathlib import Path
 from typing import Final
 
 from fake_engine import PATIENCE_S
@@ -27,12 +28,18 @@ def frame(data: bytes, *, more: bool = False) -> bytes:
 
 
 class ZmtpPeer:
-    """A ROUTER of sorts that listens on ``endpoint`` and takes one connection."""
+    """A ROUTER of sorts that listens on ``endpoint``, a Unix socket where it is given a path, and takes one connection."""
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, path: Path | None = None) -> None:
+        if path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._listener.bind(str(path))
+            self._listener.listen(1)
+            self.endpoint = f"ipc://{path}"
         self._listener.settimeout(PATIENCE_S)
-        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.socket: socket.socket | None = None
 
     def __enter__(self) -> ZmtpPeer:
