@@ -10,6 +10,7 @@ from __future__ import annotations
 from engine_shim.batch import REQUEST_FIELDS, Batch
 from engine_shim.connection import connect
 from engine_shim.errors import (
+    AsyncRefused,
     ConnectionRefusedByDaemon,
     DaemonUnreachable,
     HandshakeFailed,
@@ -33,6 +34,7 @@ from engine_shim.ticket import RoundRef, Ticket
 
 __all__ = [
     "REQUEST_FIELDS",
+    "AsyncRefused",
     "Batch",
     "ConnectionRefusedByDaemon",
     "DaemonUnreachable",

@@ -51,5 +51,9 @@ class StreamStuck(ShimError):
     """The stream does not get past what it was given. What it may still touch is kept; closing can be tried again."""
 
 
+class AsyncRefused(ShimError):
+    """Rounds cannot be parked on this stream, and a strict start was asked for. The message says why."""
+
+
 class SessionClosed(ShimError):
     """The session was closed; only its last status can be had."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Final
 from engine_shim import farewell, forks
 from engine_shim.batch import Batch
 from engine_shim.connection import hello_of
-from engine_shim.errors import HandshakeFailed, SessionClosed, StreamStuck
+from engine_shim.errors import AsyncRefused, HandshakeFailed, SessionClosed, StreamStuck
 from engine_shim.handover import Handover
 from engine_shim.keeper import Keeper
 from engine_shim.mode import Mode
@@ -33,6 +34,7 @@ from hostflag.verdicts import Loss, Skip, Verdict
 
 
 NO_SESSION: Final = Ticket(None, Skip.NO_SESSION, 0, 0, 0, 0)
+_log: Final = logging.getLogger("engine_shim")
 
 
 class Shim:
@@ -60,9 +62,10 @@ class Shim:
 
         Returns once there is a session, or after ``options.start_timeout_s`` without one: target-only then, unless
         ``options.strict``: that raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed, with nothing left behind.
+        Where ASYNC is asked for and the stream refuses it, rounds are SYNC and ``status().async_refusal`` says why; strict: AsyncRefused.
         """
         options = options or ShimOptions()
-        self.mode = options.mode if mode is None else mode
+        self.mode = _mode_on(stream, options.mode if mode is None else mode, strict=options.strict)
         self.geometry = geometry
         hello = hello_of(geometry, model, engine, options.deadline_ms, spin_us=options.spin_us, nap_us=options.nap_us)
         self._seat = Seat()
@@ -248,3 +251,13 @@ class Shim:
         if session is None:
             raise LookupError(f"session {ref.session:016x} of round {ref.round} is forgotten")
         return session
+
+
+def _mode_on(stream: SoftStream, asked: Mode, *, strict: bool) -> Mode:
+    """Return how rounds will run: as asked, but where the stream cannot be parked the engine thread waits."""
+    if asked is Mode.SYNC or stream.async_refusal is None:
+        return asked
+    if strict:
+        raise AsyncRefused(f"rounds cannot be asynchronous: {stream.async_refusal}")
+    _log.warning("rounds are synchronous: %s", stream.async_refusal)
+    return Mode.SYNC

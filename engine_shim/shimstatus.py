@@ -41,6 +41,8 @@ class RegionCounts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShimStatus:
     """
+    ``mode``: how rounds run; ``async_refusal``: why they cannot be asynchronous, None where they can.
+
     ``session``: the id of the session in use, or None: steps are target-only, and ``target_only`` says why.
 
     ``sessions``: how many there were. ``losses``: lost ones by reason; DRAINED are the planned ones. ``last_loss``,
@@ -51,6 +53,7 @@ class ShimStatus:
     """
 
     mode: Mode
+    async_refusal: str | None
     session: int | None
     target_only: str | None
     sessions: int

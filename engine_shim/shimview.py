@@ -49,6 +49,7 @@ class ShimView:
         keeper = self._keeper
         return ShimStatus(
             mode=self._mode,
+            async_refusal=self._stream.async_refusal,
             session=None if session is None else session.id,
             target_only=None if session is not None else reason,
             sessions=keeper.sessions,

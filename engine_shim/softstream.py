@@ -21,10 +21,12 @@ class SoftStream:
     Every operation is enqueued and runs in order; an enqueue waits only where ``HFS_DEPTH`` are outstanding.
 
     Memory that an operation names must live until the stream is past it. Raises StreamFault where an operation was not
-    accepted.
+    accepted. ``async_refusal``: why no stream of this device can wait on a word, as its owner found out; None: it can. A shim
+    then lets the engine thread wait instead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, async_refusal: str | None = None) -> None:
+        self.async_refusal = async_refusal
         stream = ffi.new("struct hfs_stream **")
         _accepted(lib.hfs_open(stream), "the soft stream's thread cannot be started")
         self._stream: Any = stream[0]
