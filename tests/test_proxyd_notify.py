@@ -17,6 +17,7 @@ import pytest
 from proxyd_engine import Engine
 from proxyd_harness import PATIENCE_S, Daemon, until
 from proxyd_worker import Rounds, Worker
+from test_proxyd_health import Held
 
 from hostflag.verdicts import Verdict
 from proxyd.events import Events
@@ -142,6 +143,24 @@ def test_pings_come_while_loops_move(manager: Manager, short_dir: Path, monkeypa
         manager.until("STATUS=serving: 1 engine, 0 with a worker")
         for _ in range(3):
             manager.until("WATCHDOG=1")
+
+
+def test_no_pings_while_a_loop_stands_still(manager: Manager, short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread is held, the event loop turns: systemd would restart it all the same."""
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    monkeypatch.setenv("WATCHDOG_USEC", "1200000")
+    with Daemon(short_dir) as daemon, Engine(daemon.path) as engine:
+        engine.ready()
+        manager.until("WATCHDOG=1")
+        held = Held(daemon, "hfd-round")
+        try:
+            manager.all_there()
+            daemon.wait_for("session stalled")
+            # The beat before it was held may still have earned one.
+            assert manager.all_there().count("WATCHDOG=1") <= 1
+        finally:
+            held.let_go()
+        manager.until("WATCHDOG=1")
 
 
 def test_no_pings_where_they_are_for_another(
