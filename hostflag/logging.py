@@ -20,16 +20,16 @@ _NUMBERS: Final = {level: int(logging.getLevelName(level.upper())) for level in 
 
 class RateLimit:
     """
-    A structlog processor: the same event from the same place at most once in ``interval_s`` seconds.
+    A structlog processor: the same event from the same place at most ``rate_burst`` times (once) in ``interval_s`` seconds.
 
-    Events ask for it with ``rate_limited=True``; ``subscript`` values in ``rate_key`` tell sources apart. What was held
-    back is counted in ``suppressed`` of the next line that passes.
+    Events ask for it with ``rate_limited=True``; ``rate_key`` tells sources apart. What was held back is counted in
+    ``suppressed`` of the next line that passes.
     """
 
     def __init__(self, interval_s: float = 10.0, capacity: int = 1024) -> None:
         self._interval_s = interval_s
         self._capacity = capacity
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        self._seen: dict[tuple[str, str], tuple[float, int, int]] = {}  # since when, how many passed, how many did not
 
     @property
     def tracked(self) -> int:
@@ -38,19 +38,23 @@ class RateLimit:
 
     def __call__(self, _logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Pass the event on, or drop it."""
+        burst, source = int(event.pop("rate_burst", 1)), str(event.pop("rate_key", ""))
         if not event.pop("rate_limited", False):
             return event
-        key = (str(event.get("event")), str(event.pop("rate_key", "")))
+        key = (str(event.get("event")), source)
         now = time.monotonic()
-        last, suppressed = self._seen.get(key, (float("-inf"), 0))
-        if now - last < self._interval_s:
-            self._seen[key] = (last, suppressed + 1)
+        since, passed, suppressed = self._seen.get(key, (float("-inf"), 0, 0))
+        if now - since < self._interval_s:
+            if passed < burst:
+                self._seen[key] = (since, passed + 1, suppressed)
+                return event
+            self._seen[key] = (since, passed, suppressed + 1)
             raise structlog.DropEvent
         if len(self._seen) >= self._capacity:
             # Keys can come from peers: forget the oldest rather than grow.
             self._seen.pop(next(iter(self._seen)))
         self._seen.pop(key, None)
-        self._seen[key] = (now, 0)
+        self._seen[key] = (now, 1, 0)
         if suppressed:
             event["suppressed"] = suppressed
         return event

@@ -36,6 +36,7 @@ TIME_LIMIT_S: Final = 5.0
 # The outcomes of handshakes that went well; any other is a REFUSED code, or "gone".
 READY: Final = "ready"
 OPERATOR: Final = "operator"
+LINES_A_USER: Final = 32  # of the same kind in ten seconds: all sessions may start and end in them
 MAX_UNREAD: Final = 8  # packets that a refused engine may have sent ahead
 
 
@@ -74,7 +75,14 @@ class Handshake:
         self._peer = peer_of(connection)
         self._hello: Hello | None = None
         self._number = 0
-        self._log: Any = structlog.get_logger().bind(pid=self._peer.pid, uid=self._peer.uid)
+        # Whatever this peer brings about, as one engine or as thousands: no line without end.
+        self._log: Any = structlog.get_logger().bind(
+            pid=self._peer.pid,
+            uid=self._peer.uid,
+            rate_limited=True,
+            rate_key=f"uid {self._peer.uid}",
+            rate_burst=LINES_A_USER,
+        )
         self._timer = events.after(TIME_LIMIT_S, self._too_slow)
         events.watch(self._channel, READ, self._ready)
 
@@ -85,7 +93,9 @@ class Handshake:
 
     def refuse(self, code: str, reason: str) -> None:
         """Tell the engine why, as far as it listens, and close."""
-        self._log.warning("engine refused", code=code, reason=reason, rate_limited=True, rate_key=code)
+        self._log.warning(
+            "engine refused", code=code, reason=reason, rate_key=f"{code}, uid {self._peer.uid}", rate_burst=1
+        )
         with contextlib.suppress(ChannelClosed, ChannelTimeout):  # who does not listen is closed all the same
             self._channel.send(Refused(code=code, reason=reason))
         self._close(code)

@@ -56,7 +56,7 @@ class LinkKeeper:
         self._opening = opening
         self._max_bytes = max_bytes
         self._log = log
-        self._limited: Final = {"rate_limited": True, "rate_key": rate_key}
+        self._limited: Final = {"rate_limited": True, "rate_key": rate_key, "rate_burst": 1}
         # Every link that a loop may still be using is in here: losing the last reference would close its sockets.
         self._given: dict[int, Link] = {}
         self._warming: Warming | None = None

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 MAX_HANDSHAKES: Final = 64
 MAX_OPERATORS: Final = 8
+MAX_RELOAD_LINES: Final = 8  # in ten seconds
 DRAIN_S: Final = 0.25  # at least, for engines to see that no round should follow
 MOST_DRAIN_S: Final = 1.5
 AFTER_TIMEOUT_S: Final = 0.05  # a round in flight ends by the network timeout, and is released a little later
@@ -130,7 +131,7 @@ class Server:
         reloaded = self._configuration.reload(self._apply)
         self._supervision.reloaded("reload refused: see the log" if reloaded.faults else "reloaded")
         self._standing.notes = reloaded.notes
-        log = self._log.bind(asked_by=asked_by)
+        log = self._log.bind(asked_by=asked_by, rate_limited=True, rate_burst=MAX_RELOAD_LINES)
         if reloaded.faults:
             log.error("not reloaded: the configuration of before stays", faults=reloaded.faults)
         else:

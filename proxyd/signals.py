@@ -43,6 +43,8 @@ class Signals:
         self._write.close()
 
     def _ready(self) -> None:
-        for number in self._read.recv(64):
-            if number in HEEDED:
+        numbers = list(self._read.recv(512))
+        for at, number in enumerate(numbers):
+            # Of many reloads only the last one counts: a storm of them must not keep everybody else waiting.
+            if number in HEEDED and (number != signal.SIGHUP or number not in numbers[at + 1 :]):
                 self._heed(signal.Signals(number))

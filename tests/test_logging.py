@@ -41,6 +41,13 @@ def test_sources_are_told_apart_by_their_key() -> None:
     assert len(events(RateLimit(interval_s=60), lines)) == 2
 
 
+def test_a_burst_passes_and_no_more() -> None:
+    flood: list[dict[str, object]] = [{"event": "session over", "rate_limited": True, "rate_burst": 3}] * 9
+    assert events(RateLimit(interval_s=60), flood) == [{"event": "session over"}] * 3
+    assert len(events(RateLimit(interval_s=0), flood)) == 9
+    assert events(RateLimit(), [{"event": "x", "rate_burst": 3, "rate_key": "a"}] * 9) == [{"event": "x"}] * 9
+
+
 def test_what_was_held_back_is_said_on_the_next_line(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("hostflag.logging.time.monotonic", lambda: now[0])
