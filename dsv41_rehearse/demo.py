@@ -26,7 +26,7 @@ from dsv41_rehearse.stack import Stack
 
 MOCK: Final = "mock"
 FLUSHED_S: Final = 4.0
-KILL_AT: Final = 0.45  # of the run: late enough to see what was, early enough to see what comes after
+KILL_AT: Final = 0.3  # of the run: late enough to see what was, early enough to see what comes after
 
 
 @dataclass(frozen=True, kw_only=True)

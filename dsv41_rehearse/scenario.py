@@ -36,14 +36,14 @@ class Scenario:
     """
 
     text: Text
-    requests: int = 10
+    requests: int = 6
     concurrency: int = 4
-    length: int = 12_000
+    length: int = 20_000
     prompt: int = 160
     prefill_rows: int = 128
     rounds: int | None = None
     arrival_steps: int = 150
-    preempt_every: int = 2_500
+    preempt_every: int = 4_000
     uniform: bool = False
     drafts: int = 5
     row_bytes: int = 30_720

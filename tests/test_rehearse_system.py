@@ -69,7 +69,7 @@ def test_the_demo(tmp_path: Path) -> None:
     assert {reason: count for reason, count in report["losses"].items() if count} == {"HANGUP": 1}
     assert report["identical"]
     assert report["accepted_per_step"] > 1.0
-    assert report["requests_completed"] == report["requests_submitted"] == 10
+    assert report["requests_completed"] == report["requests_submitted"] == 6
     assert report["wrong_drafts"] == report["wrong_rows"] == 0
     assert report["daemon"]["rss_private_mib"] <= 40
     events = report["events"]
