@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
@@ -20,7 +21,7 @@ from dsv41_rehearse.drafting import ModeName
 from dsv41_rehearse.drive import Drive, drive
 from dsv41_rehearse.progress import Silent
 from dsv41_rehearse.report import machine, origin, write
-from dsv41_rehearse.samples import Samples
+from dsv41_rehearse.samples import Few, Samples
 from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.stack import Stack
 from dsv41_rehearse.text import load
@@ -44,6 +45,8 @@ class Measured:
     rounds_ok: int = 0
     rounds_not_ok: int = 0
     wrong_drafts: int = 0
+    losses: Counter[str] = field(default_factory=Counter)
+    recoveries_ms: list[float] = field(default_factory=list)
 
 
 def scenario(steps: int, seed: int) -> Scenario:
@@ -89,6 +92,8 @@ def _block(stack: Stack, mode: ModeName, steps: int, seed: int, measured: Measur
     measured.medians.append(block.percentile(50))
     measured.rounds_ok += tally.rounds["OK"]
     measured.rounds_not_ok += sum(tally.rounds.values()) - tally.rounds["OK"]
+    measured.losses.update(driven.status.get("losses", {}))
+    measured.recoveries_ms += driven.sessions.recoveries_ms()
     measured.wrong_drafts += driven.books.wrong_drafts
 
 
@@ -109,6 +114,8 @@ def _report(arguments: argparse.Namespace, measured: dict[ModeName, Measured]) -
         "async_saves_ms": saved,
         "rounds": {mode: {"OK": one.rounds_ok, "others": one.rounds_not_ok} for mode, one in measured.items()},
         "wrong_drafts": sum(one.wrong_drafts for one in measured.values()),
+        "losses": dict(sum((one.losses for one in measured.values()), Counter())),
+        "recovery_ms": plain(Few.of(ms for one in measured.values() for ms in one.recoveries_ms)),
         "goals": [plain(goal)],
     }
 

@@ -116,6 +116,8 @@ def test_overlap_compares_the_modes(tmp_path: Path) -> None:
         assert report["step_ms"][mode]["n"] >= 10
     assert report["wrong_drafts"] == 0
     assert len(report["goals"]) == 1
+    assert lost(report) == {}
+    assert report["recovery_ms"]["n"] == 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="the extra plot is not installed")
