@@ -76,6 +76,10 @@ class Pulse:
         """Return how many rounds are submitted and not retired."""
         return max(0, _past(self._view.word(Word.SUBMITTED), loop.done()))
 
+    def word(self, word: Word) -> int:
+        """Return a word of the region as it is now."""
+        return self._view.word(word)
+
     def records(self, count: int) -> tuple[RoundRecord, ...]:
         """Return the newest ``count`` rounds of the engine's flight recorder, the oldest first."""
         return self._view.records(count)

@@ -14,6 +14,7 @@ from hostflag.control import Close, Open, SessionGeometry
 from hostflag.messages import Bye, Draining, Goodbye, Hello, Ready, Region, Resumed, SessionStatus, ToDaemon
 from proxyd.breakerlog import BreakerLog
 from proxyd.events import READ
+from proxyd.flightrecord import flight_record
 from proxyd.health import SessionFacts
 from proxyd.link import max_message_bytes
 from proxyd.linkkeeper import LinkKeeper
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 STOP_LIMIT_S: Final = 2.0
 JOIN_LIMIT_S: Final = 1.0
+MOST_FLIGHT_RECORDS: Final = 4  # of one user's sessions, in ten seconds
 LOOK_S: Final = 0.25  # between two looks at the loop's pulse
 _REASONS: Final = {
     EventKind.LOST: "the engine gave the session up",
@@ -168,6 +170,8 @@ class Session:
         if self.ending:
             return
         self._reason = reason
+        if reason in _REASONS.values():
+            self._log.info("flight record", reason=reason, rate_burst=MOST_FLIGHT_RECORDS, **flight_record(self.pulse))
         self._events.forget(self._channel)
         self._keeper.stop()
         self._stuck = self._events.after(STOP_LIMIT_S, self._say_stuck)

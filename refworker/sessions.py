@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -18,6 +18,10 @@ MAX_SESSIONS: Final = 64
 SILENCE_S: Final = 300.0  # docs/CONTRACT.md: a daemon that keeps a session is heard of at least once a minute
 
 TABLE_BYTES: Final = 64  # a row's position and token, and at the most its request
+_LINES: Final[dict[str, Any]] = {
+    "rate_limited": True,
+    "rate_burst": 2 * MAX_SESSIONS,
+}  # a peer can open and close without end
 
 _log = structlog.get_logger()
 
@@ -58,7 +62,9 @@ class Sessions:
         if len(self._sessions) >= self._limit:
             raise NotOpened("sessions", f"this worker has its {self._limit} sessions: end one, or start another worker")
         self._sessions[number] = Session(number, identity, opening, self._started(opening), now)
-        _log.info("session opened", session=f"{number:016x}", engine=opening.engine.name, rank=opening.engine.rank)
+        _log.info(
+            "session opened", session=f"{number:016x}", engine=opening.engine.name, rank=opening.engine.rank, **_LINES
+        )
         return older
 
     def find(self, number: int, identity: bytes) -> Session | None:
@@ -77,7 +83,9 @@ class Sessions:
         """End a session and forget its contexts; none may be open."""
         session = self._sessions.pop(number, None)
         if session is not None:
-            _log.info("session closed", session=f"{number:016x}", engine=session.opening.engine.name, reason=reason)
+            _log.info(
+                "session closed", session=f"{number:016x}", engine=session.opening.engine.name, reason=reason, **_LINES
+            )
 
     def reap(self, now: float) -> None:
         """End the sessions whose peers were silent for too long."""
