@@ -55,7 +55,11 @@ def check_that_it_lets_go(daemon: Daemon, engine: Engine, before: bytes) -> None
     said = [
         line for line in daemon.lines if line.get("session") == f"{engine.session:016x}" and line["level"] != "debug"
     ]
-    assert [line["event"] for line in said if line["event"] != "worker up"] == ["session ready", "session over"]
+    assert [line["event"] for line in said if line["event"] != "worker up"] == [
+        "session ready",
+        "flight record",
+        "session over",
+    ]
 
 
 def test_at_rest(daemon: Daemon) -> None:
