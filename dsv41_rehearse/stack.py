@@ -161,7 +161,7 @@ class Stack:
 
     def switch_worker(self, endpoint: str) -> None:
         """Lead the daemon to another worker, as an operator does. Raises StackError where it does not go there."""
-        ctl = [sys.executable, "-m", "proxyd.ctl", "--socket", str(self.socket), "switch-worker", endpoint]
+        ctl = [sys.executable, "-m", "proxyd.operator.ctl", "--socket", str(self.socket), "switch-worker", endpoint]
         done = subprocess.run(ctl, capture_output=True, text=True, check=False, timeout=READY_S)
         if done.returncode != 0:
             raise StackError(f"the daemon does not change its worker: {done.stderr.strip()}")

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hostflag import logging
-from proxyd import activation, commandline, printout
 from proxyd._daemon import lib
-from proxyd.configuration import Configuration
-from proxyd.curve import curve_of
+from proxyd.config import commandline, printout
+from proxyd.config.configuration import Configuration
+from proxyd.config.faults import ConfigurationError
 from proxyd.errors import StartError
-from proxyd.faults import ConfigurationError
-from proxyd.notify import Notifier
-from proxyd.server import Server
-from proxyd.stderr import Stderr, fill_standard_descriptors
+from proxyd.links.curve import curve_of
+from proxyd.service import activation
+from proxyd.service.notify import Notifier
+from proxyd.service.server import Server
+from proxyd.service.stderr import Stderr, fill_standard_descriptors
 
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from proxyd.configfile import DEFAULT_FILE  # noqa: E402 - the path had to be set
-from proxyd.settings import TABLE, Setting  # noqa: E402
+from proxyd.config.configfile import DEFAULT_FILE  # noqa: E402 - the path had to be set
+from proxyd.config.settings import TABLE, Setting  # noqa: E402
 
 
 DOCUMENT: Final = ROOT / "docs" / "CONFIGURATION.md"
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     for path, text in stale:
         if "--check" in argv:
             print(
-                f"{path.relative_to(ROOT)} does not say what proxyd/settings.py does: run scripts/document_settings.py"
+                f"{path.relative_to(ROOT)} does not say what proxyd/config/settings.py does: run scripts/document_settings.py"
             )
         else:
             path.write_text(text, encoding="utf-8")

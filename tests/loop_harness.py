@@ -20,8 +20,8 @@ from hostflag.messages import EngineIdentity, Geometry
 from hostflag.verdicts import Verdict
 from hostflag.wire import PROTOCOL, encode_control
 from proxyd._daemon import lib
-from proxyd.link import Link, Links, max_message_bytes
-from proxyd.roundloop import EventKind, LinkState, LoopConfig, LoopEvent, RoundLoop
+from proxyd.links.link import Link, Links, max_message_bytes
+from proxyd.sessions.roundloop import EventKind, LinkState, LoopConfig, LoopEvent, RoundLoop
 
 
 MS: Final = 1_000_000

@@ -13,11 +13,11 @@ import pytest
 
 from notify_manager import Manager
 
-from proxyd.events import Events
-from proxyd.notify import MAX_WAITING, Notifier
-from proxyd.roster import Roster
-from proxyd.standing import Standing
-from proxyd.supervision import Supervision
+from proxyd.service.events import Events
+from proxyd.service.notify import MAX_WAITING, Notifier
+from proxyd.service.supervision import Supervision
+from proxyd.sessions.roster import Roster
+from proxyd.views.standing import Standing
 
 
 @pytest.fixture

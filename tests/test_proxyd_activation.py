@@ -23,14 +23,14 @@ from proxyd_worker import Worker
 
 from hostflag import messages as m
 from hostflag.channel import operator_end
-from proxyd.activation import take
-from proxyd.peer import peer_of
+from proxyd.service.activation import take
+from proxyd.sessions.peer import peer_of
 
 
 ACTIVATE: Final = shutil.which("systemd-socket-activate")
 PROGRAM: Final = """
 import json, os, sys
-from proxyd import activation
+from proxyd.service import activation
 from proxyd.errors import StartError
 os.environ["LISTEN_PID"] = os.environ["LISTEN_PID"].replace("self", str(os.getpid()))
 try:

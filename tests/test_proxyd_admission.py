@@ -21,12 +21,12 @@ from proxyd_engine import Engine, hello, unharmed
 from proxyd_harness import PATIENCE_S, Daemon
 
 from hostflag import messages as m
-from proxyd.admission import Admission
+from proxyd.config.peerkinds import GROUPS, USERS, SocketMode
+from proxyd.config.settings import Settings
 from proxyd.errors import RefusedError, StartError
-from proxyd.peer import Peer, peer_of
-from proxyd.peerkinds import GROUPS, USERS, SocketMode
-from proxyd.settings import Settings
-from proxyd.socketfile import SocketFile
+from proxyd.service.socketfile import SocketFile
+from proxyd.sessions.admission import Admission
+from proxyd.sessions.peer import Peer, peer_of
 
 
 STRANGER: Final = 12_345

@@ -19,8 +19,8 @@ from hostflag import messages as m
 from hostflag import wire
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind
-from proxyd.loopsettings import LEAST_NAP_US, MOST_NAP_US, MOST_SPIN_US, loop_config
-from proxyd.settings import Settings
+from proxyd.config.settings import Settings
+from proxyd.sessions.loopsettings import LEAST_NAP_US, MOST_NAP_US, MOST_SPIN_US, loop_config
 
 
 FAILURES: Final = 4

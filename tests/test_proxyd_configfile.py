@@ -19,8 +19,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from proxyd_harness import PATIENCE_S
 
-from proxyd.configfile import MAX_BYTES, FileFault, parsed, read
-from proxyd.settings import TABLE
+from proxyd.config.configfile import MAX_BYTES, FileFault, parsed, read
+from proxyd.config.settings import TABLE
 
 
 PLAIN = b"[worker]\nnetwork_timeout_ms = 200.0\n"

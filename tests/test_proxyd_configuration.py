@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxyd import configfile
-from proxyd.commandline import parse
-from proxyd.configuration import Configuration
-from proxyd.faults import MAX_FAULTS, MAX_REASON, ConfigurationError
-from proxyd.kinds import Count, Number
-from proxyd.printout import as_toml
-from proxyd.settings import TABLE, Setting, Settings
+from proxyd.config import configfile
+from proxyd.config.commandline import parse
+from proxyd.config.configuration import Configuration
+from proxyd.config.faults import MAX_FAULTS, MAX_REASON, ConfigurationError
+from proxyd.config.kinds import Count, Number
+from proxyd.config.printout import as_toml
+from proxyd.config.settings import TABLE, Setting, Settings
 
 
 ANOTHER = {  # of each setting a value that is not its default, as text of the environment and as TOML

@@ -27,7 +27,7 @@ from hostflag.channel import operator_end
 from hostflag.region import Word
 from hostflag.verdicts import Phase, Verdict
 from hostflag.wire import Kind
-from proxyd import ctl, outside
+from proxyd.operator import ctl, outside
 
 
 OK, FAILED, USAGE, UNREACHABLE, NOT_HEALTHY = 0, 1, 2, 3, 4
@@ -42,7 +42,7 @@ def daemon(short_dir: Path) -> Iterator[Daemon]:
 
 def run(daemon: Daemon, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "proxyd.ctl", f"--socket={daemon.path}", *arguments],
+        [sys.executable, "-m", "proxyd.operator.ctl", f"--socket={daemon.path}", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -202,7 +202,7 @@ def test_nobody_there(short_dir: Path, command: str, capsys: pytest.CaptureFixtu
 
 
 def test_a_reader_that_has_enough(daemon: Daemon) -> None:
-    command = f"{sys.executable} -m proxyd.ctl --socket={daemon.path} status | true; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m proxyd.operator.ctl --socket={daemon.path} status | true; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -261,7 +261,7 @@ def test_which_right_is_lacking(daemon: Daemon) -> None:
     """Somebody who may not look into the process learns who may; nothing fails."""
     with Stopped(daemon):
         program = (
-            "import os, sys; from proxyd import outside, ctltext\n"
+            "import os, sys; from proxyd.operator import outside, ctltext\n"
             f"os.setgroups([]); os.setgid(65534); os.setuid(65534); look = outside.look({daemon.pid})\n"
             "print(ctltext.look_text(look, 'r')); print(look.lacks)"
         )

@@ -20,7 +20,7 @@ from proxyd_worker import Rounds
 from worker_peer import running_worker
 
 from hostflag.verdicts import Verdict
-from proxyd.keygen import keygen
+from proxyd.operator.keygen import keygen
 
 
 BARRED: Final = "dsv41_proxyd_links_barred_total"
@@ -166,7 +166,7 @@ def test_the_configuration_shows_paths_and_no_keys(short_dir: Path, root: Path, 
 def test_keygen_makes_both_pairs_or_none(short_dir: Path, root: Path) -> None:
     (short_dir / "k").mkdir()
     (short_dir / "k" / "worker.pub").write_text("mine", encoding="ascii")
-    command = [sys.executable, "-m", "proxyd.ctl", "keygen", str(short_dir / "k")]
+    command = [sys.executable, "-m", "proxyd.operator.ctl", "keygen", str(short_dir / "k")]
     ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "worker.pub is there already" in ended.stderr

@@ -21,7 +21,7 @@ from hostflag import wire
 from hostflag.region import Word
 from hostflag.verdicts import Phase, Verdict
 from hostflag.wire import Kind
-from proxyd.server import SHUTDOWN_LIMIT_S
+from proxyd.service.server import SHUTDOWN_LIMIT_S
 
 
 class SlowWorker(Worker):

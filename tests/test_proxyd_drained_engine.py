@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 def ctl(daemon: Daemon, *arguments: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-m", "proxyd.ctl", f"--socket={daemon.path}", *arguments],
+        [sys.executable, "-m", "proxyd.operator.ctl", f"--socket={daemon.path}", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -57,7 +57,7 @@ def test_a_drain_under_load_costs_nothing(short_dir: Path, mode: Mode) -> None:
         shim_with(daemon.path, mode=mode) as driver,
     ):
         first = driver.session()
-        command = [sys.executable, "-m", "proxyd.ctl", f"--socket={daemon.path}"]
+        command = [sys.executable, "-m", "proxyd.operator.ctl", f"--socket={daemon.path}"]
         driver.ok()
         before = driver.shim.status().rounds
         for _ in range(2):

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxyd import listener
-from proxyd.events import READ, WRITE, Events
-from proxyd.listener import Listener
+from proxyd.service import listener
+from proxyd.service.events import READ, WRITE, Events
+from proxyd.service.listener import Listener
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from test_proxyd_operator import named
 from worker_peer import running_worker
 
 from hostflag.verdicts import Verdict
-from proxyd.preference import HOLD_S
+from proxyd.links.preference import HOLD_S
 
 
 @pytest.fixture

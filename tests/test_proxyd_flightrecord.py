@@ -22,7 +22,7 @@ from engine_shim import SoftStream
 from hostflag import geometry as geometries
 from hostflag import messages as m
 from hostflag._hostflag import ffi, lib
-from proxyd.flightrecord import ROUNDS
+from proxyd.sessions.flightrecord import ROUNDS
 
 
 MOST_BYTES: Final = 4096

@@ -25,7 +25,7 @@ from proxyd_worker import Rounds, Worker
 from hostflag import messages as m
 from hostflag.channel import ChannelClosed, ChannelTimeout, operator_end
 from hostflag.verdicts import Verdict
-from proxyd.handshake import LINES_A_USER
+from proxyd.sessions.handshake import LINES_A_USER
 
 
 ROUNDS: Final = 60

@@ -23,8 +23,8 @@ from hostflag import messages as m
 from hostflag import region as regions
 from hostflag.channel import engine_end
 from hostflag.messages import MAX_MESSAGE_BYTES
-from proxyd.handshake import TIME_LIMIT_S
-from proxyd.server import MAX_HANDSHAKES
+from proxyd.service.server import MAX_HANDSHAKES
+from proxyd.sessions.handshake import TIME_LIMIT_S
 
 
 @pytest.fixture(scope="module")

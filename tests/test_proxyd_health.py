@@ -24,7 +24,7 @@ from hostflag.channel import operator_end
 from hostflag.region import Word
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind
-from proxyd.health import MOST_REASONS, Facts, SessionFacts, assess
+from proxyd.views.health import MOST_REASONS, Facts, SessionFacts, assess
 
 
 SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17  # ptrace requests

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from proxyd import http
-from proxyd.events import READ, Events
-from proxyd.http import MAX_CLIENTS, MAX_REQUEST_BYTES, Content, HttpServer
+from proxyd.service.events import READ, Events
+from proxyd.views import http
+from proxyd.views.http import MAX_CLIENTS, MAX_REQUEST_BYTES, Content, HttpServer
 
 
 BIG = b"x" * 16_000_000  # more than a connection buffers whose reader allows little

@@ -24,7 +24,7 @@ from hostflag.channel import ChannelClosed, ChannelTimeout
 from hostflag.region import Word
 from hostflag.verdicts import Phase, Verdict
 from hostflag.version import VERSION
-from proxyd.server import SHUTDOWN_LIMIT_S
+from proxyd.service.server import SHUTDOWN_LIMIT_S
 
 
 def run(root: Path, *flags: str) -> subprocess.CompletedProcess[str]:

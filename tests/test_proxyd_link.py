@@ -146,7 +146,7 @@ def test_sessions_and_links_that_end_leave_nothing(daemon: Daemon) -> None:
 
 
 def test_the_largest_message_is_that_of_the_geometry() -> None:
-    from proxyd.link import max_message_bytes
+    from proxyd.links.link import max_message_bytes
 
     header, reply = 24, 16
     assert max_message_bytes(GEOMETRY) == header + 65_536

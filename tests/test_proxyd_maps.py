@@ -20,7 +20,7 @@ import pytest
 from proxyd_engine import Engine
 from proxyd_harness import PATIENCE_S, Daemon
 
-from proxyd.metrics import resident_bytes
+from proxyd.views.metrics import resident_bytes
 
 
 FORBIDDEN: Final = re.compile(r"cuda|cudart|nvidia|torch|numpy|openblas", re.IGNORECASE)

@@ -17,9 +17,9 @@ from proxyd_harness import PATIENCE_S, Daemon, until
 
 from hostflag.verdicts import Verdict
 from hostflag.version import VERSION
-from proxyd import metrics
 from proxyd._daemon import lib
-from proxyd.tally import Tally
+from proxyd.sessions.tally import Tally
+from proxyd.views import metrics
 
 
 def text_of(page_of: metrics.Snapshot) -> str:

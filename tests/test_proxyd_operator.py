@@ -26,11 +26,11 @@ from hostflag.control import Opened
 from hostflag.messages import ToOperator
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind
-from proxyd import ctl
-from proxyd.admission import Admission
 from proxyd.errors import RefusedError
-from proxyd.operators import admit
-from proxyd.peer import Peer
+from proxyd.operator import ctl
+from proxyd.operator.operators import admit
+from proxyd.sessions.admission import Admission
+from proxyd.sessions.peer import Peer
 
 
 SWITCHED_S: Final = 1.0  # what is promised
@@ -69,7 +69,7 @@ def named(name: str) -> Answer:
 
 
 def run(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "proxyd.ctl", f"--socket={daemon.path}", *arguments]
+    command = [sys.executable, "-m", "proxyd.operator.ctl", f"--socket={daemon.path}", *arguments]
     return subprocess.run(
         command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -79,7 +79,7 @@ def switch_under_load(daemon: Daemon, rounds: Rounds, target: str, worker: Worke
     """Switch by dsv41-proxyctl while rounds go on; return the verdicts of those that fell back."""
     before, done = worker.rounds, len(rounds.verdicts)
     with subprocess.Popen(
-        [sys.executable, "-m", "proxyd.ctl", f"--socket={daemon.path}", "switch-worker", target],
+        [sys.executable, "-m", "proxyd.operator.ctl", f"--socket={daemon.path}", "switch-worker", target],
         cwd=Path(__file__).parent.parent,
         stdout=subprocess.PIPE,
         text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxyd.preference import HOLD_S, MOST_HOLD_S, RELAPSE_S, Preference
+from proxyd.links.preference import HOLD_S, MOST_HOLD_S, RELAPSE_S, Preference
 
 
 A, B, C = ALL = ("a", "b", "c")

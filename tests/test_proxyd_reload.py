@@ -19,10 +19,10 @@ from test_proxyd_operator import run
 
 from hostflag import messages as m
 from hostflag.verdicts import Verdict
-from proxyd.commandline import parse
-from proxyd.configuration import Configuration, Reloaded
-from proxyd.faults import ConfigurationError, Fault
-from proxyd.settings import Settings
+from proxyd.config.commandline import parse
+from proxyd.config.configuration import Configuration, Reloaded
+from proxyd.config.faults import ConfigurationError, Fault
+from proxyd.config.settings import Settings
 
 
 @pytest.fixture

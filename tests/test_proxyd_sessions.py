@@ -25,13 +25,13 @@ from hostflag.channel import engine_end
 from hostflag.messages import Geometry
 from hostflag.region import Word
 from hostflag.verdicts import Verdict
-from proxyd import roster
+from proxyd.config.settings import Settings
 from proxyd.errors import RefusedError
-from proxyd.events import Events
-from proxyd.link import Links
-from proxyd.roster import MAX_SESSIONS, Roster
-from proxyd.settings import Settings
-from proxyd.workers import Workers
+from proxyd.links.link import Links
+from proxyd.links.workers import Workers
+from proxyd.service.events import Events
+from proxyd.sessions import roster
+from proxyd.sessions.roster import MAX_SESSIONS, Roster
 
 
 @pytest.fixture(scope="module")

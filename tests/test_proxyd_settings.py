@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from proxyd.commandline import parse as parse_line
-from proxyd.kinds import MAX_SOCKET_PATH_BYTES, MetricsAddress
-from proxyd.settings import Settings
-from proxyd.sources import Sources
+from proxyd.config.commandline import parse as parse_line
+from proxyd.config.kinds import MAX_SOCKET_PATH_BYTES, MetricsAddress
+from proxyd.config.settings import Settings
+from proxyd.config.sources import Sources
 
 
 def parse(argv: list[str]) -> Settings:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from proxyd.errors import StartError
-from proxyd.socketfile import SocketFile
+from proxyd.service.socketfile import SocketFile
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from proxyd_engine import GEOMETRY
 from hostflag import geometry as geometries
 from hostflag import region as regions
 from hostflag._hostflag import ffi, lib
-from proxyd.pulse import Pulse
-from proxyd.roundloop import RoundLoop
+from proxyd.sessions.pulse import Pulse
+from proxyd.sessions.roundloop import RoundLoop
 
 
 class Loop:

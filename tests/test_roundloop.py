@@ -17,7 +17,7 @@ from hostflag.messages import Geometry
 from hostflag.region import Word
 from hostflag.verdicts import Phase, Verdict
 from hostflag.wire import Kind, Round, Status
-from proxyd.roundloop import EventKind, LinkState
+from proxyd.sessions.roundloop import EventKind, LinkState
 
 
 @pytest.fixture

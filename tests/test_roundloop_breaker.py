@@ -17,7 +17,7 @@ from loop_harness import MS, Running, running
 from hostflag.control import Opened
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind, Status, encode_control
-from proxyd.roundloop import BreakerState, EventKind
+from proxyd.sessions.roundloop import BreakerState, EventKind
 
 
 COOL_MS: Final = 60

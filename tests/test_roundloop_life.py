@@ -23,7 +23,7 @@ from hostflag.region import Word
 from hostflag.verdicts import Phase, Verdict
 from hostflag.wire import Kind
 from proxyd._daemon import ffi, lib
-from proxyd.roundloop import EventKind, LinkState, LoopError, RoundLoop
+from proxyd.sessions.roundloop import EventKind, LinkState, LoopError, RoundLoop
 
 
 @pytest.fixture

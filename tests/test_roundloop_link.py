@@ -21,7 +21,7 @@ from hostflag.control import Open
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind, Status, decode_control, encode_header
 from proxyd._daemon import ffi, lib
-from proxyd.roundloop import EventKind, LinkState
+from proxyd.sessions.roundloop import EventKind, LinkState
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hostflag.messages import Geometry
 from hostflag.region import Word
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind, Round, Status, encode_header
-from proxyd.roundloop import EventKind, LinkState
+from proxyd.sessions.roundloop import EventKind, LinkState
 
 
 TWO = (Ask(rows=2), Ask(slot=3, rows=1))

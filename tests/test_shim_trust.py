@@ -25,7 +25,7 @@ from engine_shim.trust import check_sender, trusted_uids
 from hostflag import messages as m
 from hostflag.channel import Credentials, engine_end
 from hostflag.messages import EngineIdentity
-from proxyd.peer import peer_of
+from proxyd.sessions.peer import peer_of
 
 
 STRANGER: Final = 12_345

@@ -14,9 +14,9 @@ from typing import Final
 import pytest
 
 from hostflag.defaults import ENGINE_SOCKET
-from proxyd import activation
 from proxyd.__main__ import EXIT_CONFIG
-from proxyd.server import SHUTDOWN_LIMIT_S
+from proxyd.service import activation
+from proxyd.service.server import SHUTDOWN_LIMIT_S
 
 
 UNITS: Final = Path(__file__).resolve().parent.parent / "systemd"

@@ -26,7 +26,7 @@ from hostflag.region import Word
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind, encode_header
 from proxyd._daemon import ffi, lib
-from proxyd.roundloop import EventKind, LinkState
+from proxyd.sessions.roundloop import EventKind, LinkState
 
 
 BACKEND = str(importlib.import_module("zmq.backend.cython._zmq").__file__)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Links to the worker: ZMQ sockets that pyzmq makes and connects here, and that a round loop then uses alone.
+
+From the hand-over until the loop has returned a link, nothing here may touch its sockets: to poll, close or collect one of them
+meanwhile would hang or crash the process.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import itertools
+import os
+
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+
+from proxyd._daemon import ffi, lib
+from proxyd.errors import StartError
+from proxyd.links.probe import Probe
+from proxyd.sessions.roundloop import text
+
+
+if TYPE_CHECKING:
+    from hostflag.messages import Geometry
+    from proxyd.links.curve import Curve
+    from proxyd.sessions.roundloop import RoundLoop
+
+
+HIGH_WATER: Final = 4  # messages: one round is outstanding, the rest is control
+# A worker that is back is to draft within a second, also where its host answered nothing meanwhile.
+CONNECT_TIMEOUT_MS: Final = 500
+HANDSHAKE_TIMEOUT_MS: Final = 500
+RECONNECT_MS: Final = 50
+RECONNECT_MAX_MS: Final = 200
+CLOSE_LINGER_MS: Final = 100  # for CLOSE to get out
+
+
+class Links:
+    """
+    Makes links to the worker at ``endpoint``, which may be changed: the ZMQ context, and the libzmq behind it as the loops see it.
+
+    ``curve`` None: neither encrypted nor authenticated. Raises StartError where ``endpoint`` cannot be connected to, whoever may
+    listen there.
+    """
+
+    def __init__(self, endpoint: str, curve: Curve | None = None) -> None:
+        self.endpoint = endpoint
+        self._curve = curve
+        self._zmq = _load()
+        self._context = zmq.Context(io_threads=1)
+        self._tags = itertools.count(1)
+        try:
+            self.check(endpoint)
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self, endpoint: str) -> None:
+        """Raise StartError where no socket can be connected to ``endpoint``, whoever may listen there."""
+        try:
+            self._link(endpoint, lib.HW_MAX_CONTROL_BYTES).close()
+        except zmq.ZMQError as fault:
+            raise StartError(
+                f"cannot connect to a worker at {endpoint}: {fault}; give another endpoint (--worker)"
+            ) from fault
+
+    def probe(self, endpoint: str) -> Probe:
+        """Ask whether a worker answers at ``endpoint``. Raises zmq.ZMQError out of sockets."""
+        return Probe(self._context, endpoint, self._curve)
+
+    def make(self, max_bytes: int) -> Link:
+        """Return a link that connects, and takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets."""
+        return self._link(self.endpoint, max_bytes)
+
+    def close(self) -> None:
+        """End the context. All links are closed; with one still open this would wait for it."""
+        self._context.term()
+        lib.hfd_zmq_free(self._zmq)
+
+    def _link(self, endpoint: str, max_bytes: int) -> Link:
+        return Link(self._context, self._zmq, endpoint, tag=next(self._tags), max_bytes=max_bytes, curve=self._curve)
+
+
+class Link:
+    """A DEALER and its monitor. ``tag`` names it to the loop. The loop's from ``give`` until it says that it returned ``tag``."""
+
+    def __init__(
+        self, context: zmq.Context[Any], loaded: Any, endpoint: str, *, tag: int, max_bytes: int, curve: Curve | None
+    ) -> None:
+        self.tag = tag
+        self.endpoint = endpoint
+        self._loaded = loaded
+        self._max_bytes = max_bytes
+        self._monitor: zmq.Socket[Any] | None = None
+        self._dealer = context.socket(zmq.DEALER)
+        try:
+            _configure(self._dealer, max_bytes)
+            if curve is not None:
+                curve.use(self._dealer)
+            # Before connect, or the loop would miss the first connection.
+            self._monitor = self._dealer.get_monitor_socket(lib.HFD_ZMQ_EVENTS)
+            self._dealer.connect(endpoint)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def connected(self) -> bool:
+        """Whether the peer's side of the ZMQ handshake is there. Only before ``give``."""
+        # IMMEDIATE: nothing can be sent before.
+        return bool(self._dealer.getsockopt(zmq.EVENTS) & zmq.POLLOUT)
+
+    def give(self, loop: RoundLoop, opening: bytes) -> None:
+        """Hand it over; ``opening`` is the whole OPEN message. Raises OSError where the loop does not take it."""
+        if self._monitor is None:
+            raise OSError(errno.EBADF, "the link is closed")
+        transport = ffi.new("struct hfd_transport **")
+        dealer = ffi.cast("void *", self._dealer.underlying)
+        monitor = ffi.cast("void *", self._monitor.underlying)
+        result = lib.hfd_zmq_open(self._loaded, dealer, monitor, self._max_bytes, transport)
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+        try:
+            loop.link(transport[0], self.tag, opening)
+        except OSError:
+            lib.hfd_zmq_discard(transport[0])
+            raise
+
+    def close(self) -> None:
+        """Close both sockets: only before ``give``, after its failure, or once the loop has returned the link."""
+        if self._monitor is not None:
+            # In this order: the dealer says goodbye to its monitor, and would wait for a reader that is gone.
+            self._dealer.disable_monitor()
+            self._monitor.close(linger=0)
+            self._monitor = None
+        self._dealer.close(linger=CLOSE_LINGER_MS)
+
+
+def max_message_bytes(geometry: Geometry) -> int:
+    """Return the size of the largest message that a worker may send in a session of this geometry."""
+    per_request = geometry.drafts * ffi.sizeof("int64_t") + geometry.extra_bytes
+    reply = ffi.sizeof("struct hw_reply") + geometry.max_requests * per_request
+    return int(ffi.sizeof("struct hw_header") + max(reply, lib.HW_MAX_CONTROL_BYTES))
+
+
+def _configure(dealer: zmq.Socket[Any], max_bytes: int) -> None:
+    dealer.setsockopt(zmq.LINGER, 0)
+    # Without it messages queue for a worker that is not there, and would reach a later one.
+    dealer.setsockopt(zmq.IMMEDIATE, 1)
+    dealer.setsockopt(zmq.SNDHWM, HIGH_WATER)
+    dealer.setsockopt(zmq.RCVHWM, HIGH_WATER)
+    dealer.setsockopt(zmq.MAXMSGSIZE, max_bytes)
+    dealer.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
+    dealer.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_TIMEOUT_MS)
+    dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    dealer.setsockopt(zmq.IPV6, 1)
+
+
+def _load() -> Any:
+    loaded = ffi.new("struct hfd_zmq **")
+    reason = ffi.new("const char **")
+    backend = importlib.import_module("zmq.backend.cython._zmq")  # has libzmq in it, or beside it
+    if lib.hfd_zmq_load(os.fsencode(str(backend.__file__)), loaded, reason) < 0:
+        raise StartError(f"cannot use the libzmq of pyzmq: {text(reason[0])}")
+    return loaded[0]
