@@ -34,10 +34,11 @@ GOOD: Final = 0
 WRONG: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: cleaned up after as Ctrl-C is."""
+    """SIGTERM or Ctrl-C: what was started is cleaned up."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = options.parse(argv)
     console = Console(quiet=getattr(arguments, "quiet", False))
     errors = Console(stderr=True)
-    previous = signal.signal(signal.SIGTERM, _terminated)
+    previous = {number: signal.signal(number, _terminated) for number in ENDING if _heeded(number)}
     try:
         # A run with one loss says when what happened; the soak's many are a table.
         with said(console, logging.WARNING if arguments.command in {"demo", "run"} else logging.CRITICAL):
@@ -60,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         errors.print("dsv41-rehearse: interrupted; everything it started is ended", highlight=False, soft_wrap=True)
         return INTERRUPTED
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _demo(arguments: argparse.Namespace, console: Console) -> int:
@@ -164,7 +166,15 @@ def _make_directory(path: Path) -> None:
         raise ReportError(f"cannot write the audit in {path}: permission denied")
 
 
+def _heeded(number: signal.Signals) -> bool:
+    """Whether the signal is not ignored, as Ctrl-C is by what a shell runs in the background."""
+    return signal.getsignal(number) is not signal.SIG_IGN
+
+
 def _terminated(_number: int, _frame: FrameType | None) -> None:
+    # One is enough (timeout(1) sends two, an impatient person more): another must not end the cleaning up half-way.
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
     raise TerminatedError
 
 

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 
 from collections import defaultdict
 from pathlib import Path
@@ -146,13 +147,17 @@ def test_keep_leaves_everything_for_inspection(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("again_s", [0.0, 0.1], ids=["both at once", "once more while it cleans up"])
+def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals, again_s: float) -> None:
     with rehearsal(tmp_path, "demo", "--requests", "1000", *QUICK) as started:
         wait_until(lambda: "daemon pid" in started.said(), why=started.said())
         pids = children(started.process.pid)
         assert len(pids) == 2
         wait_until(lambda: any((directory / "audit").exists() for directory in started.left()))
         started.signal(number)
+        time.sleep(again_s)
+        with contextlib.suppress(ProcessLookupError):
+            started.signal(number)
         assert started.end() == 130, started.said()
         assert gone(pids)
         assert started.left() == []
