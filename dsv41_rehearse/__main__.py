@@ -34,11 +34,11 @@ GOOD: Final = 0
 WRONG: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
-ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM or Ctrl-C: what was started is cleaned up."""
+    """SIGTERM, Ctrl-C or a terminal that closes: what was started is cleaned up."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

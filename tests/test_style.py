@@ -26,8 +26,9 @@ LONGER: Final = {"native/hostflag.h": "one definition of the layout, in one file
 
 def files(*patterns: str) -> list[Path]:
     """Return the files that people wrote, here and in the folders of the project."""
-    places = [ROOT, *(ROOT / name for name in (*PACKAGES, "native", "scripts", "tests"))]
-    found = (path for place in places for pattern in patterns for path in place.glob(pattern))
+    folders = [ROOT / name for name in (*PACKAGES, "native", "scripts", "tests")]
+    found = [path for pattern in patterns for path in ROOT.glob(pattern)]
+    found += [path for folder in folders for pattern in patterns for path in folder.rglob(pattern)]
     return sorted(path for path in found if not (path.name.startswith("_") and path.suffix == ".c"))
 
 
@@ -77,7 +78,7 @@ def test_a_file_is_short(path: Path) -> None:
     ],
 )
 def test_nobody_imports_what_its_process_must_not_hold(package: str, banned: set[str]) -> None:
-    for path in (ROOT / package).glob("*.py"):
+    for path in (ROOT / package).rglob("*.py"):
         found = banned.intersection(imports(ast.parse(path.read_text(encoding="utf-8"))))
         assert not found, f"{relative(path)} imports {found}"
 
@@ -85,7 +86,8 @@ def test_nobody_imports_what_its_process_must_not_hold(package: str, banned: set
 @pytest.mark.parametrize("package", ["hostflag", "proxyd", "engine_shim"])
 def test_a_whole_package_imports_without_numpy_or_torch(package: str) -> None:
     """Dependencies too: one that pulls numpy in would put it into the daemon's memory."""
-    modules = sorted(f"{package}.{path.stem}" for path in (ROOT / package).glob("*.py"))
+    paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / package).rglob("*.py"))
+    modules = sorted(".".join(path.parts) for path in paths)
     code = f"import sys, {', '.join(modules)}; print(sorted({{'numpy', 'torch'}} & sys.modules.keys()))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
@@ -94,14 +96,14 @@ def test_a_whole_package_imports_without_numpy_or_torch(package: str) -> None:
 @pytest.mark.parametrize("text", ["/run/dsv41-proxyd/engine.sock", "tcp://127.0.0.1:5741", "127.0.0.1:9741", VERSION])
 def test_a_default_is_written_once(text: str) -> None:
     places = [
-        relative(path) for package in PACKAGES for path in (ROOT / package).glob("*.py") if text in constants(path)
+        relative(path) for package in PACKAGES for path in (ROOT / package).rglob("*.py") if text in constants(path)
     ]
     assert len(places) <= 1, f"{text!r} is written in {places}"
 
 
 def test_numbers_of_the_protocols_come_from_the_headers() -> None:
     magics = {lib.HW_MAGIC, int.from_bytes(b"DV41HF01", "little")}
-    ours = [path for package in PACKAGES for path in (ROOT / package).glob("*.py")]
+    ours = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert [relative(path) for path in ours if magics.intersection(constants(path))] == []
 
 
