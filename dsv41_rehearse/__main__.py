@@ -57,6 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (StackError, StreamStuckError, engine_shim.ShimError) as error:
         errors.print(f"dsv41-rehearse: {error}", highlight=False, markup=False, soft_wrap=True)
         return WRONG
+    except OSError as error:
+        # A disk that fills up under the audit, a reader of our output that went away.
+        where = f" ({error.filename})" if error.filename else ""
+        errors.print(
+            f"dsv41-rehearse: {error.strerror}{where}: the run was given up",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        return WRONG
     except KeyboardInterrupt:
         errors.print("dsv41-rehearse: interrupted; everything it started is ended", highlight=False, soft_wrap=True)
         return INTERRUPTED

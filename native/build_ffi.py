@@ -64,7 +64,7 @@ ENGINE: Final = Module(
         *REGION,
         "nap.c",
         *("engineregion.c", "engine.c", "submit.c", "gather.c", "syncround.c"),
-        *("spare.c", "plan.c", "planround.c", "settle.c"),
+        *("spare.c", "plan.c", "planbegin.c", "planround.c", "settle.c"),
         *("ring.c", "backlog.c", "watchdog.c", "watch.c", "softstream.c", "softthread.c"),
     ),
 )

@@ -1,55 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planround.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
-#define ROUNDS (HFE_MAX_CONTEXT_ROUNDS + 1)
-
-int hfe_plan_init(struct hfe_plan *p, const struct hf_geometry *g, struct hfe_ring *ring, struct hfe_backlog *backlog)
-{
-    *p = (struct hfe_plan){.geometry = g, .ring = ring, .backlog = backlog, .max_pieces = ROUNDS * 2 * g->max_requests};
-    p->request = calloc((size_t)ROUNDS * g->max_requests, sizeof(*p->request));
-    p->piece = calloc(p->max_pieces, sizeof(*p->piece));
-    p->deferral = calloc(2 * (size_t)g->max_requests, sizeof(*p->deferral)); /* twice: the backlog's end splits one */
-    p->share = calloc(g->max_requests, sizeof(*p->share));
-    if (p->request && p->piece && p->deferral && p->share)
-        return 0;
-    hfe_plan_done(p);
-    return -ENOMEM;
-}
-
-void hfe_plan_done(struct hfe_plan *p)
-{
-    free(p->request);
-    free(p->piece);
-    free(p->deferral);
-    free(p->share);
-    p->request = NULL;
-    p->piece = NULL;
-    p->deferral = NULL;
-    p->share = NULL;
-}
-
-bool hfe_plan_accepts(const struct hfe_plan *p, const struct hfe_batch *b)
-{
-    uint64_t width = 0;
-    bool rows = false;
-
-    if (b->n_requests > p->geometry->max_requests || b->n_sources > HFE_MAX_SOURCES)
-        return false;
-    for (uint32_t i = 0; i < b->n_requests; i++) {
-        if (b->requests[i].request_slot >= p->geometry->state_slots || b->requests[i].rows > INT32_MAX)
-            return false;
-        rows |= b->requests[i].rows > 0;
-    }
-    for (uint32_t i = 0; i < b->n_sources; i++)
-        width += b->sources[i].width;
-    if (b->drafts_out && !(b->num_sampled && b->num_rejected && b->last_sampled && b->next_prefill))
-        return false;
-    return !rows || (width == p->geometry->row_bytes && b->positions && b->tokens && b->num_rejected);
-}
-
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
@@ -181,7 +132,7 @@ static void look(struct hfe_plan *p, const struct hfe_batch *b)
     uint32_t window = p->geometry->window;
 
     p->n_rounds = p->n_requests = p->n_pieces = p->n_deferrals = 0;
-    p->shipped = p->deferred = p->left_out = p->drafting = 0;
+    p->shipped = p->deferred = p->left_out = p->drafting = p->held = 0;
     p->skip = HF_SKIP_NONE;
     for (uint32_t i = 0; i < b->n_requests; i++) {
         const struct hfe_request *request = &b->requests[i];
@@ -194,6 +145,8 @@ static void look(struct hfe_plan *p, const struct hfe_batch *b)
         share->first = request->first_row + request->rows - rows;
         share->rows = rows;
         p->left_out += hfe_backlog_meet(p->backlog, request->request_slot, request->generation);
+        share->held = hfe_backlog_waiting(p->backlog, request->request_slot) > 0;
+        p->held += share->held;
     }
 }
 
@@ -206,14 +159,35 @@ static bool wanted(const struct hfe_plan *p, const struct hfe_batch *b)
     return hfe_backlog_front(p->backlog) != NULL;
 }
 
+/* Rows of decodes whose prompt is all out: the ones that are sure of their place. */
 static uint32_t decode_rows_of(const struct hfe_plan *p, const struct hfe_batch *b)
 {
     uint32_t rows = 0;
 
     for (uint32_t i = 0; i < b->n_requests; i++)
-        if (!p->share[i].prefill)
+        if (!p->share[i].prefill && !p->share[i].held)
             rows += p->share[i].rows;
     return rows;
+}
+
+/* Which decodes go in the main round: those that are sure of it, and of the others those whose prompt went out just now, as
+   far as there is room beside what is in it already. */
+static void admit_decodes(struct hfe_plan *p, const struct hfe_batch *b, uint32_t decode_rows)
+{
+    uint32_t rows = decode_rows;
+
+    for (uint32_t i = 0; i < b->n_requests; i++)
+        rows += p->share[i].main ? p->share[i].rows : 0;
+    for (uint32_t i = 0; i < b->n_requests; i++) {
+        struct hfe_share *share = &p->share[i];
+        bool waits = hfe_backlog_waiting(p->backlog, b->requests[i].request_slot) > 0;
+
+        if (share->prefill)
+            continue;
+        share->main = !share->held || (!waits && hfe_ring_fits(p->ring, hfe_plan_bytes(p, rows + share->rows)));
+        if (share->held && share->main)
+            rows += share->rows;
+    }
 }
 
 /* The batch's own round: every request, in batch order. Drafts are asked for by those whose rows are all out. */
@@ -280,9 +254,7 @@ void hfe_plan_make(struct hfe_plan *p, const struct hfe_batch *b, uint32_t free_
         continue;
     while (share_main(p, b, decode_rows) > 0 && prefill_round(p, b, main_bytes))
         continue;
-    for (uint32_t i = 0; i < b->n_requests; i++)
-        if (!p->share[i].prefill)
-            p->share[i].main = hfe_backlog_waiting(p->backlog, b->requests[i].request_slot) == 0;
+    admit_decodes(p, b, decode_rows);
     leave(p, b);
     main_round(p, b);
 }

@@ -41,6 +41,7 @@ struct hfe_share {
     uint32_t first, rows; /* within the batch */
     uint32_t prefill;
     uint32_t main;        /* 1: goes in the main round */
+    uint32_t held;        /* 1: older rows of it waited when the step began */
 };
 
 struct hfe_plan {
@@ -60,6 +61,7 @@ struct hfe_plan {
     struct hfe_share *share;
     uint32_t max_pieces;
     uint32_t budget; /* context-only rounds that may still be made */
+    uint32_t held;   /* requests of the batch whose prompt waits in the backlog: they do not decode with drafts yet */
 };
 
 /* Returns 0 or -ENOMEM. ring and backlog stay the caller's. */

@@ -20,7 +20,8 @@ uint32_t hfe_plan_rows_in(const struct hfe_plan *p, uint64_t bytes)
 
 uint32_t hfe_plan_prefill_room(const struct hfe_plan *p, uint64_t after)
 {
-    uint64_t step = hfe_plan_bytes(p, p->geometry->max_requests * (p->geometry->drafts + 1));
+    /* Those that wait for the backlog need no room for decode rows: reserving it would keep the backlog full for ever. */
+    uint64_t step = hfe_plan_bytes(p, (p->geometry->max_requests - p->held) * (p->geometry->drafts + 1));
     uint64_t next = step < p->ring->bytes / 2 ? step : p->ring->bytes / 2;
     uint32_t rows = hfe_plan_rows_in(p, hfe_ring_room(p->ring, after + next));
 

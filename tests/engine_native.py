@@ -15,7 +15,7 @@ import cffi
 
 
 NATIVE: Final = Path(__file__).resolve().parent.parent / "native"
-SOURCES: Final = ("layout.c", "region.c", "hostflag.c", "ring.c", "backlog.c", "plan.c", "planround.c")
+SOURCES: Final = ("layout.c", "region.c", "hostflag.c", "ring.c", "backlog.c", "plan.c", "planbegin.c", "planround.c")
 HEADERS: Final = ("ring.h", "backlog.h", "plan.h")
 
 HAND: Final = """
