@@ -32,7 +32,7 @@
 #define HF_MAX_DRAFTS 64
 #define HF_MAX_ROW_BYTES 1048576
 #define HF_MAX_REGION_BYTES 2147483648
-#define HF_BEAT_EVERY_MS 70     /* the daemon steps its beat so often, so a beat may be so old when the daemon stops */
+#define HF_BEAT_EVERY_MS 80     /* the daemon steps its beat so often, so a beat may be so old when the daemon stops */
 #define HF_RECORDS 256         /* flight recorder: the last rounds, one record each */
 
 /* What engine and daemon agree on in HELLO. The creator writes it into the header, once. */

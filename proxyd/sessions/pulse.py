@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from proxyd.sessions.roundloop import RoundLoop
 
 
-BEAT_LIMIT_S: Final = 1.0  # a loop beats every 70 ms, whatever it does
+BEAT_LIMIT_S: Final = 1.0  # a loop beats every 80 ms, whatever it does
 ROUND_LIMIT_S: Final = 1.0  # for a gathered round, where its reply may not be waited for longer anyway
 REPLY_MARGIN_S: Final = 0.25
 MOST_BETWEEN_LOOKS_S: Final = 0.5  # more was a pause of this process: the loop stood still because everything did

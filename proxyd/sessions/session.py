@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 STOP_LIMIT_S: Final = 2.0
 JOIN_LIMIT_S: Final = 1.0
 MOST_FLIGHT_RECORDS: Final = 4  # of one user's sessions, in ten seconds
-LOOK_S: Final = 0.25  # between two looks at the loop's pulse
+LOOK_S: Final = 0.5  # between two looks at the loop's pulse
 _REASONS: Final = {
     EventKind.LOST: "the engine gave the session up",
     EventKind.ENGINE_GONE: "the engine is gone",
@@ -254,8 +254,10 @@ class Session:
         self._on_over(self, tally)
 
     def _look(self) -> None:
-        self._next_look = self._events.after(LOOK_S, self._guarded(self._look))
-        self.pulse.look(self.loop, time.monotonic())
+        now = time.monotonic()
+        # All sessions look at the same moments, so that each further one does not wake the process again.
+        self._next_look = self._events.after(LOOK_S + LOOK_S / 10 - now % LOOK_S, self._guarded(self._look))
+        self.pulse.look(self.loop, now)
         stalled = self.pulse.stalled
         if stalled and not self._stalled:
             self._log.error("session stalled", reason=stalled)
