@@ -151,7 +151,7 @@ def test_one_of_two_engines_killed(tmp_path: Path, stack: Stack) -> None:
     verdicts = [line.verdict for line in read(others)]
     # Until the worker has opened the session rounds end at once; from then on the other sees nothing of all this.
     assert set(verdicts[verdicts.index("OK") :]) == {"OK"}
-    assert verdicts.index("OK") < 20
+    assert verdicts.count("OK") > len(verdicts) / 2
     assert report["wrong_drafts"] == report["wrong_rows"] == 0
     assert report["identical"]
     wait_until(lambda: not proc.footprint(daemon).grown(before), why="the daemon keeps something of the dead session")
