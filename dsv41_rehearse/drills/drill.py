@@ -45,9 +45,10 @@ class Plan:
 @dataclass(frozen=True)
 class Drill:
     """
-    A fault that can be injected. ``name``: on the command line. ``fault``: what is done, in a clause; ``bound``: what must hold, in a
-    clause: both also docs/FAULTS.md's. ``run`` returns a row, never raises for a bound that is not met. ``quick_s``: about how
-    long the quick form takes.
+    A fault that can be injected.
+
+    ``name``: on the command line. ``fault``: what is done, ``bound``: what must hold, each a clause, also docs/FAULTS.md's. ``run`` returns a row and never raises
+    for a bound that is not met. ``quick_s``: about how long the quick form takes.
     """
 
     name: str
