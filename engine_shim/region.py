@@ -16,7 +16,7 @@ from hostflag.messages import Geometry
 
 class Region:
     """
-    Owns its map until ``close``. ``stream`` must outlive it. ``fd``, its memfd, stays the caller's.
+    Owns its map until ``close``, and holds ``stream`` as long. ``fd``, its memfd, stays the caller's.
 
     ``geometry``: what it was checked against by whoever brought the fd. Blocks (registration): never on the engine thread. Raises
     HandshakeFailed with the reason where it cannot be used.
@@ -26,8 +26,10 @@ class Region:
         self.geometry = geometry
         region = ffi.new("struct hfe_region **")
         reason = ffi.new("const char **")
-        result = lib.hfe_region_open_soft(fd, stream.c, backlog_rows, region, reason)
+        c_stream, self._let_go = stream.hold()
+        result = lib.hfe_region_open(fd, c_stream, backlog_rows, region, reason)
         if result < 0:
+            self._let_go()
             raise HandshakeFailed(f"the region cannot be used: {text_of(reason[0])} ({os.strerror(-result)})")
         self._region: Any = region[0]
 
@@ -66,10 +68,12 @@ class Region:
 
     def close(self) -> bool:
         """Unmap. False, and nothing is done, while a session on it is not ended."""
-        if self._region is not None:
-            if lib.hfe_region_close(self._region) < 0:
-                return False
-            self._region = None
+        # Taken before it is freed: whatever interrupts this, it is not freed twice.
+        region, self._region = self._region, None
+        if region is not None and lib.hfe_region_close(region) < 0:
+            self._region = region
+            return False
+        self._let_go()
         return True
 
     def forked(self) -> None:

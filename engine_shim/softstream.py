@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import threading
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +32,8 @@ class SoftStream:
         stream = ffi.new("struct hfs_stream **")
         _accepted(lib.hfs_open(stream), "the soft stream's thread cannot be started")
         self._stream: Any = stream[0]
+        self._holds = 0
+        self._holding = threading.Lock()
         forks.forget_in_children(self)
 
     def __enter__(self) -> SoftStream:
@@ -46,6 +50,11 @@ class SoftStream:
         if self._stream is None:
             raise StreamStuck("the soft stream is closed")
         return self._stream
+
+    @property
+    def fault(self) -> str | None:
+        """What the device's driver last failed with: it has none."""
+        return None
 
     def work(self, ns: int) -> None:
         """Keep the stream busy for ``ns``, as a kernel that uses no CPU."""
@@ -86,6 +95,25 @@ class SoftStream:
         """How many regions were made known to it, ever."""
         return int(lib.hfs_kept(self.c))
 
+    def hold(self) -> tuple[Any, Callable[[], None]]:
+        """
+        Return the ``struct hfe_stream *`` of it, which stays until the function beside it is called (twice is harmless).
+
+        Raises StreamStuck after close.
+        """
+        with self._holding:
+            stream = self.c
+            self._holds += 1
+        held = True
+
+        def let_go() -> None:
+            nonlocal held
+            with self._holding:
+                self._holds -= held
+                held = False
+
+        return lib.hfs_ops(stream), let_go
+
     def forked(self) -> None:
         """In a forked child it is closed: its thread is the parent's."""
         self._stream = None
@@ -94,13 +122,17 @@ class SoftStream:
         """
         Run what is enqueued, then end the thread. Closing twice is harmless.
 
-        Raises StreamStuck where that takes longer than ``timeout_s``: nothing is freed and the stream goes on.
+        Raises StreamStuck where that takes longer than ``timeout_s``, and where a region, a session or a shim on it is not
+        closed: nothing is freed and the stream goes on.
         """
-        if self._stream is None:
-            return
-        if lib.hfs_close(self._stream, int(timeout_s * NS)) < 0:
+        with self._holding:
+            if self._holds:
+                raise StreamStuck("the soft stream is in use: what is on it (a session, a shim) has not been closed")
+            # Taken before it is freed: whatever interrupts this, it is not freed twice.
+            stream, self._stream = self._stream, None
+        if stream is not None and lib.hfs_close(stream, int(timeout_s * NS)) < 0:
+            self._stream = stream
             raise StreamStuck(f"the soft stream did not get past what it was given within {timeout_s:g} s")
-        self._stream = None
 
 
 def _accepted(result: int, what: str) -> None:

@@ -24,8 +24,10 @@ class Spare:
     def __init__(self, stream: SoftStream, geometry: Geometry) -> None:
         spare = ffi.new("struct hfe_spare **")
         c_geometry = ffi.new("struct hf_geometry *", msgspec.structs.asdict(geometry))
-        result = lib.hfe_spare_open_soft(stream.c, c_geometry, spare)
+        c_stream, self._let_go = stream.hold()
+        result = lib.hfe_spare_open(c_stream, c_geometry, spare)
         if result < 0:
+            self._let_go()
             raise ShimError(f"no device memory for steps without a session: {os.strerror(-result)}")
         self._spare: Any = spare[0]
         self._ticket: Any = ffi.new("struct hfe_ticket *")
@@ -45,6 +47,8 @@ class Spare:
         return status_of(status)
 
     def close(self) -> None:
-        """Free it. Nobody submits any more."""
-        lib.hfe_spare_close(self._spare)
-        self._spare = None
+        """Free it. Nobody submits any more. Twice is harmless."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            lib.hfe_spare_close(spare)
+        self._let_go()

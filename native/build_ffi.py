@@ -59,13 +59,14 @@ class Module(NamedTuple):  # no dataclass: cffi executes this file as no module 
 SHARED: Final = Module("hostflag._hostflag", ("hostflag.h", "wire.h", "shared.h"), (*REGION, "shared.c"))
 ENGINE: Final = Module(
     "engine_shim._engine",
-    ("hostflag.h", "softstream.h", "engine.h"),
+    ("hostflag.h", "softstream.h", "cudadriver.h", "cudastream.h", "engine.h"),
     (
         *REGION,
         "nap.c",
         *("engineregion.c", "engine.c", "submit.c", "gather.c", "syncround.c"),
         *("spare.c", "plan.c", "planbegin.c", "planround.c", "settle.c"),
         *("ring.c", "backlog.c", "watchdog.c", "watch.c", "softstream.c", "softthread.c"),
+        *("cudadriver.c", "cudastream.c", "cudamemory.c", "cudacopies.c"),
     ),
 )
 DAEMON: Final = Module(

@@ -8,7 +8,6 @@
 #define ENGINE_H
 
 #include "hostflag.h"
-#include "softstream.h"
 #include "stream.h"
 
 /* cffi:begin */
@@ -93,11 +92,12 @@ struct hfe_status {
     int lock_error;           /* 0: the region is locked in memory; else -errno of mlock */
 };
 
+struct hfe_stream; /* from hfs_ops, hfc_ops */
 struct hfe_region;
 /* Maps the region behind fd (checked here again; the fd stays the caller's) and makes it known to the stream, which must outlive
    it. Blocks: never on the engine thread. backlog_rows: prefill rows that can wait in device memory for the ring. Returns 0 or
    -errno, and *ret_reason in a static text. */
-int hfe_region_open_soft(int fd, struct hfs_stream *s, uint32_t backlog_rows, struct hfe_region **ret_region, const char **ret_reason);
+int hfe_region_open(int fd, const struct hfe_stream *s, uint32_t backlog_rows, struct hfe_region **ret_region, const char **ret_reason);
 /* The memfd, for ATTACH; it stays the region's. */
 int hfe_region_fd(const struct hfe_region *r);
 /* At rest: no session on it, everything that was submitted is consumed. 0 and *ret_base, the last round; -EBUSY while it is
@@ -118,8 +118,8 @@ struct hfe_session;
 /* Begins a session on a region that is at rest: takes its counter as the base, starts the watchdog. Returns 0 or -errno, and
    *ret_reason in a static text. */
 int hfe_open(struct hfe_region *r, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason);
-/* Microseconds, or skipped. Engine thread. Returns 0 (see the ticket); -EINVAL where the batch is none (nothing happened);
-   another -errno where a stream operation failed: then the session is lost (HF_LOSS_SUBMIT) and its region is never used again.
+/* Microseconds, or skipped. Engine thread. Returns 0 (see the ticket); -EINVAL where the batch is none, -EBUSY where the stream is
+   being captured (nothing happened); another -errno where a stream operation failed: then the session is lost (HF_LOSS_SUBMIT) and its region is never used again.
    Whatever the ticket says, drafts_out (where given) will hold legal ids. */
 int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
 /* The same, but waits: for the stream, for the reply (at most the deadline and two ticks), for its copy to drafts_out. Then the
@@ -160,16 +160,12 @@ void hfe_forked(struct hfe_session *e);
 
 /* Steps without any session. Engine thread. */
 struct hfe_spare;
-int hfe_spare_open_soft(struct hfs_stream *s, const struct hf_geometry *g, struct hfe_spare **ret_spare);
+int hfe_spare_open(const struct hfe_stream *s, const struct hf_geometry *g, struct hfe_spare **ret_spare);
 /* As hfe_submit, for want of a session: no round, legal ids to drafts_out. */
 int hfe_spare_submit(struct hfe_spare *p, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
 /* Steps that were skipped, rows that were left out; words are 0. */
 void hfe_spare_status_of(const struct hfe_spare *p, struct hfe_status *ret_status);
 void hfe_spare_close(struct hfe_spare *p);
 /* cffi:end */
-
-/* The same on any stream. */
-int hfe_region_open(int fd, const struct hfe_stream *s, uint32_t backlog_rows, struct hfe_region **ret_region, const char **ret_reason);
-int hfe_spare_open(const struct hfe_stream *s, const struct hf_geometry *g, struct hfe_spare **ret_spare);
 
 #endif

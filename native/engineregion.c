@@ -53,14 +53,15 @@ static int allocate(struct hfe_region *r, const char **ret_reason)
 static void release(struct hfe_region *r)
 {
     const struct hfe_stream *s = &r->stream;
+    /* What the device still has stays mapped, registered as it is: the pages must not be another file's under it. */
+    bool held = r->kept && s->let_go(s->context, &r->map) < 0;
 
-    if (r->kept)
-        (void)s->let_go(s->context, &r->map); /* it does not know it: nothing to forget */
     if (r->legal)
         s->free(s->context, r->legal);
     if (r->memory)
         s->free(s->context, r->memory);
-    hf_region_unmap(&r->map);
+    if (!held)
+        hf_region_unmap(&r->map);
     if (r->fd >= 0)
         close(r->fd);
     free(r);
@@ -103,13 +104,6 @@ int hfe_region_open(int fd, const struct hfe_stream *s, uint32_t backlog_rows, s
 fail:
     release(r);
     return result;
-}
-
-int hfe_region_open_soft(int fd, struct hfs_stream *s, uint32_t backlog_rows, struct hfe_region **ret_region, const char **ret_reason)
-{
-    struct hfe_stream stream = hfs_as_stream(s);
-
-    return hfe_region_open(fd, &stream, backlog_rows, ret_region, ret_reason);
 }
 
 int hfe_region_fd(const struct hfe_region *r)

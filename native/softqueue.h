@@ -53,6 +53,7 @@ struct hfs_stream {
     _Atomic uint32_t ending;
     pthread_t thread;
     pthread_mutex_t lock; /* of whoever enqueues */
+    struct hfe_stream as_engine_sees; /* hfs_ops */
     /* under the lock */
     uint32_t fail_in;
     int fail_error;

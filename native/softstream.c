@@ -188,7 +188,7 @@ static int synchronize(void *context, uint64_t timeout_ns)
     return hfs_await(context, hfs_marker(context), timeout_ns);
 }
 
-struct hfe_stream hfs_as_stream(struct hfs_stream *s)
+static struct hfe_stream ops_of(struct hfs_stream *s)
 {
     return (struct hfe_stream){
         .context = s,
@@ -203,6 +203,11 @@ struct hfe_stream hfs_as_stream(struct hfs_stream *s)
         .let_go = let_go,
         .synchronize = synchronize,
     };
+}
+
+const struct hfe_stream *hfs_ops(struct hfs_stream *s)
+{
+    return &s->as_engine_sees;
 }
 
 /* ---- markers, faults ---- */
@@ -266,6 +271,7 @@ int hfs_open(struct hfs_stream **ret_stream)
     if (!s)
         return -ENOMEM;
     memset(s, 0, sizeof(*s));
+    s->as_engine_sees = ops_of(s);
     pthread_mutex_init(&s->lock, NULL);
     r = start_thread(s);
     if (r < 0) {

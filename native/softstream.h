@@ -13,8 +13,12 @@
 #define HFS_DEPTH 1024 /* operations accepted before an enqueue blocks: about what a parked CUDA stream takes */
 
 struct hfs_stream;
+struct hfe_stream;
 /* Returns 0 or -errno. */
 int hfs_open(struct hfs_stream **ret_stream);
+/* The stream as a session uses it. Valid while s is open. A wait on the released word of a region it keeps counts itself in parked and
+   sleeps in the futex protocol of hf_released_wait; waits on other words nap. */
+const struct hfe_stream *hfs_ops(struct hfs_stream *s);
 /* Runs what is enqueued, then ends the thread. -EBUSY (nothing is freed, and the stream goes on) where it does not get there
    in timeout_ns. Nobody may enqueue meanwhile. */
 int hfs_close(struct hfs_stream *s, uint64_t timeout_ns);
@@ -33,9 +37,5 @@ void hfs_fail_nth(struct hfs_stream *s, uint32_t n, int error, bool onwards);
 /* How many regions were made known to it, ever: what a GPU's driver would have been asked to register. */
 uint64_t hfs_kept(struct hfs_stream *s);
 /* cffi:end */
-
-/* The stream as engine.c uses it. Valid while s is open. A wait on the released word of a region it keeps counts itself in
-   parked and sleeps in the futex protocol of hf_released_wait; waits on other words nap. */
-struct hfe_stream hfs_as_stream(struct hfs_stream *s);
 
 #endif

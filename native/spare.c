@@ -44,19 +44,16 @@ fail:
     return r;
 }
 
-int hfe_spare_open_soft(struct hfs_stream *s, const struct hf_geometry *g, struct hfe_spare **ret_spare)
-{
-    struct hfe_stream stream = hfs_as_stream(s);
-
-    return hfe_spare_open(&stream, g, ret_spare);
-}
-
 int hfe_spare_submit(struct hfe_spare *p, const struct hfe_batch *b, struct hfe_ticket *ret_ticket)
 {
     uint64_t bytes = (uint64_t)b->n_requests * p->geometry.drafts * sizeof(int64_t);
+    int r;
 
     if (!hfe_plan_accepts(&p->plan, b))
         return -EINVAL;
+    r = p->stream.check ? p->stream.check(p->stream.context) : 0;
+    if (r < 0)
+        return r;
     hfe_plan_refuse(&p->plan, b, HF_SKIP_NO_SESSION);
     hfe_count(&p->skipped[p->plan.skip], 1);
     hfe_count(&p->rows_left_out, p->plan.left_out);

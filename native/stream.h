@@ -13,6 +13,8 @@ enum hfe_copy { HFE_COPY_TO_HOST, HFE_COPY_TO_DEVICE, HFE_COPY_ON_DEVICE };
 
 struct hfe_stream {
     void *context;
+    /* Before a submit: -errno where the stream takes no round now, such as while it is captured. NULL: it always does. */
+    int (*check)(void *context);
     int (*copy2d)(void *context, void *to, uint64_t to_pitch, const void *from, uint64_t from_pitch,
                   uint64_t width, uint64_t height, enum hfe_copy kind);
     /* *word := value, after everything enqueued before is visible to whoever sees the value. */

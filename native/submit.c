@@ -169,6 +169,11 @@ int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_tick
 
     if (!hfe_plan_accepts(&e->plan, b))
         return -EINVAL;
+    if (e->stream.check) {
+        r = e->stream.check(e->stream.context);
+        if (r < 0)
+            return r;
+    }
     /* seq_cst: "bracket, lost". Bracket, then the loss flag; the watchdog reads them the other way round. */
     atomic_store_explicit(&e->bracket, 1, memory_order_seq_cst);
     hfe_settle(e);

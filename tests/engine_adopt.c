@@ -5,6 +5,7 @@
  * Usage: engine_adopt SESSIONS SYNC
  */
 #include "session.h"
+#include "softstream.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -203,8 +204,8 @@ int main(int argc, char **argv)
     pthread_t engine;
     int fd = hf_region_create(&geometry);
 
-    if (fd < 0 || hfs_open(&w.stream) < 0 || hfe_spare_open_soft(w.stream, &geometry, &w.spare) < 0 ||
-        hfe_region_open_soft(fd, w.stream, 0, &region, &reason) < 0)
+    if (fd < 0 || hfs_open(&w.stream) < 0 || hfe_spare_open(hfs_ops(w.stream), &geometry, &w.spare) < 0 ||
+        hfe_region_open(fd, hfs_ops(w.stream), 0, &region, &reason) < 0)
         return 2;
     close(fd);
     w.region = &region->map;

@@ -5,6 +5,7 @@
  * every row, the engine thread every reply. Ends by a hang-up or a clean close. Usage: engine_stress ROUNDS SEED
  */
 #include "session.h"
+#include "softstream.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -240,7 +241,7 @@ int main(int argc, char **argv)
     if (fd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 || hfs_open(&stream) < 0)
         return 2;
     config.socket = ends[0];
-    if (hfe_region_open_soft(fd, stream, 40, &region, &reason) < 0 || hfe_open(region, &config, &w.session, &reason) < 0) {
+    if (hfe_region_open(fd, hfs_ops(stream), 40, &region, &reason) < 0 || hfe_open(region, &config, &w.session, &reason) < 0) {
         fprintf(stderr, "%s\n", reason);
         return 2;
     }
