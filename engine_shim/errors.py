@@ -47,6 +47,18 @@ class StreamFault(ShimError):
         self.error = error
 
 
+class DriverFault(ShimError):
+    """The CUDA driver is not there, or said no; the message has its own name for that. ``error`` is a positive errno."""
+
+    def __init__(self, error: int, what: str) -> None:
+        super().__init__(what)
+        self.error = error
+
+
+class StreamRefused(ShimError):
+    """No session can be on this stream. The message says why, and which stream can have one."""
+
+
 class StreamStuck(ShimError):
     """The stream does not get past what it was given. What it may still touch is kept; closing can be tried again."""
 

@@ -29,6 +29,7 @@ class SoftStream:
 
     def __init__(self, *, async_refusal: str | None = None) -> None:
         self.async_refusal = async_refusal
+        self.untried = False  # it is what it says it is
         stream = ffi.new("struct hfs_stream **")
         _accepted(lib.hfs_open(stream), "the soft stream's thread cannot be started")
         self._stream: Any = stream[0]
