@@ -14,7 +14,7 @@ from engine_shim.mode import Mode
 from engine_shim.options import SessionOptions
 from engine_shim.region import Region
 from engine_shim.session import Session, SessionTerms
-from engine_shim.softstream import SoftStream
+from engine_shim.stream import Stream
 from engine_shim.trust import trusted_uids
 from hostflag import geometry as geometries
 from hostflag import region as regions
@@ -28,7 +28,7 @@ def connect(
     geometry: Geometry,
     model: str,
     engine: EngineIdentity,
-    stream: SoftStream,
+    stream: Stream,
     deadline_ms: float = 200.0,
     timeout_s: float = 5.0,
     mode: Mode = Mode.ASYNC,

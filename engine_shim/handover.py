@@ -19,7 +19,7 @@ from engine_shim.pool import Place, Pool
 from engine_shim.region import Region
 from engine_shim.session import Session, SessionTerms
 from engine_shim.shimoptions import ShimOptions
-from engine_shim.softstream import SoftStream
+from engine_shim.stream import Stream
 from engine_shim.trust import trusted_uids
 from hostflag.channel import Channel
 from hostflag.messages import FromDaemon, Hello, Ready, Welcome
@@ -41,7 +41,7 @@ class Handover:
     """
 
     def __init__(
-        self, path: Path, hello: Hello, *, stream: SoftStream, pool: Pool, mode: Mode, options: ShimOptions
+        self, path: Path, hello: Hello, *, stream: Stream, pool: Pool, mode: Mode, options: ShimOptions
     ) -> None:
         self._path = path
         self._hello = hello

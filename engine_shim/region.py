@@ -9,8 +9,8 @@ from typing import Any
 
 from engine_shim._engine import ffi, lib
 from engine_shim.errors import HandshakeFailed
-from engine_shim.softstream import SoftStream
 from engine_shim.status import SessionStatus, status_of
+from engine_shim.stream import Stream
 from hostflag.messages import Geometry
 
 
@@ -22,7 +22,7 @@ class Region:
     HandshakeFailed with the reason where it cannot be used.
     """
 
-    def __init__(self, fd: int, stream: SoftStream, geometry: Geometry, backlog_rows: int) -> None:
+    def __init__(self, fd: int, stream: Stream, geometry: Geometry, backlog_rows: int) -> None:
         self.geometry = geometry
         region = ffi.new("struct hfe_region **")
         reason = ffi.new("const char **")

@@ -12,15 +12,15 @@ from engine_shim.mode import Mode
 from engine_shim.pool import Pool
 from engine_shim.session import Session
 from engine_shim.shimstatus import ShimStatus, recoveries_of
-from engine_shim.softstream import SoftStream
 from engine_shim.spare import Spare
 from engine_shim.status import SessionStatus
+from engine_shim.stream import Stream
 
 
 class ShimView:
     """Looks; whoever calls makes sure that nothing is unmapped meanwhile."""
 
-    def __init__(self, mode: Mode, stream: SoftStream, pool: Pool, keeper: Keeper, spare: Spare) -> None:
+    def __init__(self, mode: Mode, stream: Stream, pool: Pool, keeper: Keeper, spare: Spare) -> None:
         self._mode = mode
         self._stream = stream
         self._kept_before = stream.kept

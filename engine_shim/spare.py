@@ -12,8 +12,8 @@ import msgspec
 from engine_shim._engine import ffi, lib
 from engine_shim.batch import Batch
 from engine_shim.errors import ShimError, SubmitFailed
-from engine_shim.softstream import SoftStream
 from engine_shim.status import SessionStatus, status_of
+from engine_shim.stream import Stream
 from engine_shim.ticket import Ticket, ticket_of
 from hostflag.messages import Geometry
 
@@ -21,7 +21,7 @@ from hostflag.messages import Geometry
 class Spare:
     """Takes steps while there is nobody to draft with. The engine thread's. Raises ShimError where device memory is short."""
 
-    def __init__(self, stream: SoftStream, geometry: Geometry) -> None:
+    def __init__(self, stream: Stream, geometry: Geometry) -> None:
         spare = ffi.new("struct hfe_spare **")
         c_geometry = ffi.new("struct hf_geometry *", msgspec.structs.asdict(geometry))
         c_stream, self._let_go = stream.hold()
