@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The hand-off in bare C: what a round costs with nothing of the product. Reads commands, one a line, and answers each
+ * with a JSON line of samples in ns; a responder process spins on the words while a command runs, and naps otherwise.
+ *
+ *   CASE ROUNDS REQUESTS     REQUESTS is heeded by the cases with rows
+ *     empty       write and wait in one call, write: the words alone
+ *     unbatched   write, wait, write
+ *     chain       so many empty rounds back to back in the stream; total is of one of them
+ *     hostfunc    cuLaunchHostFunc in the place of write and wait
+ *     event       event, wait for it spinning, write: the engine's thread does the round
+ *     blocking    the same, asleep while it waits
+ *     calls       as `round`, but no rows: 4 header copies, write and wait, reply copy, write
+ *     round       4 header copies, positions, tokens, rows from 3 arrays, write and wait, reply copy, write
+ *
+ * submit: until the last call has returned. total: until the CPU sees the stream's last write. Both from before the first call.
+ */
+#include "cu.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define WARM 200
+#define SOURCES 3
+#define ROW_BYTES 30720
+#define WIDTH (ROW_BYTES / SOURCES)
+#define ROWS 6 /* of a request: k + 1 */
+#define DRAFTS 5
+#define MAX_REQUESTS 16
+#define STATE_SLOTS 64
+#define MAX_ROWS (ROWS * MAX_REQUESTS)
+
+struct shared {
+    struct word active, gathered, released, consumed;
+    _Alignas(4096) unsigned char header[4][STATE_SLOTS * 8];
+    int64_t reply[MAX_REQUESTS * DRAFTS];
+    int64_t positions[MAX_ROWS];
+    int32_t tokens[MAX_ROWS];
+    unsigned char rows[MAX_ROWS * ROW_BYTES];
+};
+
+struct floor {
+    struct cu cu;
+    struct shared *shared;
+    CUstream stream;
+    CUevent spinning, blocking;
+    CUdeviceptr headers, positions, tokens, source[SOURCES], drafts;
+    uint32_t round, requests;
+};
+
+typedef void (*round_fn)(struct floor *f, uint32_t t);
+
+static void respond(struct shared *s)
+{
+    uint32_t seen = 0;
+
+    for (;;) {
+        uint32_t t;
+
+        if (!atomic_load_explicit(&s->active.value, memory_order_relaxed)) {
+            sleep_ns(50000);
+            continue;
+        }
+        /* Acquire, release: as the daemon reads rows and writes a reply in between. */
+        t = atomic_load_explicit(&s->gathered.value, memory_order_acquire);
+        if (t == seen) {
+            relax();
+            continue;
+        }
+        seen = t;
+        atomic_store_explicit(&s->released.value, t, memory_order_release);
+    }
+}
+
+static void write_wait(struct floor *f, uint32_t t)
+{
+    CUstreamBatchMemOpParams ops[2] = {0};
+
+    ops[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    ops[0].writeValue.address = cu_address(&f->shared->gathered);
+    ops[0].writeValue.value = t;
+    ops[1].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    ops[1].waitValue.address = cu_address(&f->shared->released);
+    ops[1].waitValue.value = t;
+    ops[1].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    CU_DO(&f->cu, cuStreamBatchMemOp, f->stream, 2, ops, 0);
+}
+
+static void consume(struct floor *f, uint32_t t)
+{
+    CU_DO(&f->cu, cuStreamWriteValue32, f->stream, cu_address(&f->shared->consumed), t, 0);
+}
+
+static void empty(struct floor *f, uint32_t t)
+{
+    write_wait(f, t);
+    consume(f, t);
+}
+
+static void unbatched(struct floor *f, uint32_t t)
+{
+    CU_DO(&f->cu, cuStreamWriteValue32, f->stream, cu_address(&f->shared->gathered), t, 0);
+    CU_DO(&f->cu, cuStreamWaitValue32, f->stream, cu_address(&f->shared->released), t, CU_STREAM_WAIT_VALUE_GEQ);
+    consume(f, t);
+}
+
+static void CUDA_CB host_function(void *argument)
+{
+    (void)argument;
+}
+
+static void hostfunc(struct floor *f, uint32_t t)
+{
+    CU_DO(&f->cu, cuLaunchHostFunc, f->stream, host_function, NULL);
+    consume(f, t);
+}
+
+static void event(struct floor *f, uint32_t t)
+{
+    CU_DO(&f->cu, cuEventRecord, f->spinning, f->stream);
+    CU_DO(&f->cu, cuEventSynchronize, f->spinning);
+    consume(f, t);
+}
+
+static void blocking(struct floor *f, uint32_t t)
+{
+    CU_DO(&f->cu, cuEventRecord, f->blocking, f->stream);
+    CU_DO(&f->cu, cuEventSynchronize, f->blocking);
+    consume(f, t);
+}
+
+static void headers(struct floor *f)
+{
+    size_t bytes[4] = {f->requests * sizeof(int32_t), f->requests * sizeof(int32_t), STATE_SLOTS * 8, STATE_SLOTS * 4};
+
+    for (int i = 0; i < 4; i++)
+        CU_DO(&f->cu, cuMemcpyDtoHAsync, f->shared->header[i], f->headers + (CUdeviceptr)i * sizeof(f->shared->header[0]), bytes[i], f->stream);
+}
+
+static void park_and_take(struct floor *f, uint32_t t)
+{
+    write_wait(f, t);
+    CU_DO(&f->cu, cuMemcpyHtoDAsync, f->drafts, f->shared->reply, f->requests * DRAFTS * sizeof(int64_t), f->stream);
+    consume(f, t);
+}
+
+static void calls(struct floor *f, uint32_t t)
+{
+    headers(f);
+    park_and_take(f, t);
+}
+
+static void rows(struct floor *f)
+{
+    for (int i = 0; i < SOURCES; i++) {
+        CUDA_MEMCPY2D copy = {
+            .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = f->source[i], .srcPitch = WIDTH,
+            .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = f->shared->rows + i * WIDTH, .dstPitch = ROW_BYTES,
+            .WidthInBytes = WIDTH, .Height = (size_t)f->requests * ROWS,
+        };
+        CU_DO(&f->cu, cuMemcpy2DAsync, &copy, f->stream);
+    }
+}
+
+static void whole(struct floor *f, uint32_t t)
+{
+    headers(f);
+    CU_DO(&f->cu, cuMemcpyDtoHAsync, f->shared->positions, f->positions, f->requests * ROWS * sizeof(int64_t), f->stream);
+    CU_DO(&f->cu, cuMemcpyDtoHAsync, f->shared->tokens, f->tokens, f->requests * ROWS * sizeof(int32_t), f->stream);
+    rows(f);
+    park_and_take(f, t);
+}
+
+static const struct {
+    const char *name;
+    round_fn fn;
+} cases[] = {
+    {"empty", empty}, {"unbatched", unbatched}, {"hostfunc", hostfunc}, {"event", event}, {"blocking", blocking}, {"calls", calls}, {"round", whole},
+};
+
+static void await(struct floor *f, uint32_t t)
+{
+    while (atomic_load_explicit(&f->shared->consumed.value, memory_order_acquire) != t)
+        relax();
+}
+
+static void print(const char *name, const uint64_t *samples, uint32_t count)
+{
+    printf("\"%s\": [", name);
+    for (uint32_t i = 0; i < count; i++)
+        printf(i ? ",%lu" : "%lu", (unsigned long)samples[i]);
+    printf("]");
+}
+
+static void measure(struct floor *f, round_fn fn, uint32_t rounds)
+{
+    uint64_t *submit = calloc(rounds, sizeof(*submit)), *total = calloc(rounds, sizeof(*total));
+
+    for (uint32_t i = 0; i < WARM + rounds; i++) {
+        uint32_t t = ++f->round;
+        uint64_t began = now_ns(), submitted;
+
+        fn(f, t);
+        submitted = now_ns();
+        await(f, t);
+        if (i >= WARM) {
+            total[i - WARM] = now_ns() - began;
+            submit[i - WARM] = submitted - began;
+        }
+    }
+    printf("{");
+    print("submit_ns", submit, rounds);
+    printf(", ");
+    print("total_ns", total, rounds);
+    printf("}\n");
+    free(submit);
+    free(total);
+}
+
+/* The stream is held back until all of them are enqueued. */
+static void chain(struct floor *f, uint32_t rounds)
+{
+    uint32_t first = f->round + 1;
+    uint64_t began;
+
+    atomic_store(&f->shared->active.value, 0);
+    sleep_ns(1000000);
+    for (uint32_t i = 0; i < rounds; i++)
+        empty(f, ++f->round);
+    began = now_ns();
+    atomic_store(&f->shared->active.value, 1);
+    while ((int32_t)(atomic_load(&f->shared->consumed.value) - first) < 0) {
+        relax();
+        began = now_ns();
+    }
+    await(f, f->round);
+    printf("{\"submit_ns\": [], \"total_ns\": [%lu]}\n", (unsigned long)((now_ns() - began) / (rounds - 1)));
+}
+
+static void obey(struct floor *f, const char *name, uint32_t rounds)
+{
+    round_fn fn = NULL;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        if (!strcmp(cases[i].name, name))
+            fn = cases[i].fn;
+    atomic_store(&f->shared->active.value, 1);
+    if (fn)
+        measure(f, fn, rounds);
+    else if (!strcmp(name, "chain"))
+        chain(f, rounds > 300 ? 300 : rounds); /* what a stream takes without blocking us */
+    else
+        printf("{\"error\": \"no such case\"}\n");
+    atomic_store(&f->shared->active.value, 0);
+    fflush(stdout);
+}
+
+static void open_floor(struct floor *f)
+{
+    const struct cu *c = &f->cu;
+    size_t bytes[] = {sizeof(f->shared->header), sizeof(f->shared->positions), sizeof(f->shared->tokens), sizeof(f->shared->reply)};
+    CUdeviceptr *to[] = {&f->headers, &f->positions, &f->tokens, &f->drafts};
+
+    cu_open(&f->cu);
+    cu_register(c, f->shared, sizeof(*f->shared));
+    f->stream = cu_stream(c);
+    CU_DO(c, cuEventCreate, &f->spinning, CU_EVENT_DISABLE_TIMING);
+    CU_DO(c, cuEventCreate, &f->blocking, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    for (int i = 0; i < 4; i++)
+        CU_DO(c, cuMemAlloc, to[i], bytes[i]);
+    for (int i = 0; i < SOURCES; i++)
+        CU_DO(c, cuMemAlloc, &f->source[i], (size_t)MAX_ROWS * WIDTH);
+    CU_DO(c, cuCtxSynchronize, );
+}
+
+int main(void)
+{
+    static struct floor f;
+    char name[32];
+    unsigned rounds, requests;
+    pid_t child;
+
+    f.shared = cu_shared(sizeof(*f.shared));
+    child = fork(); /* before CUDA is opened: nothing of it is in the responder */
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        respond(f.shared);
+    }
+    open_floor(&f);
+    while (scanf("%31s %u %u", name, &rounds, &requests) == 3) {
+        f.requests = requests < 1 ? 1 : requests > MAX_REQUESTS ? MAX_REQUESTS : requests;
+        obey(&f, name, rounds < 2 ? 2 : rounds);
+    }
+    kill(child, SIGKILL);
+    return 0;
+}
