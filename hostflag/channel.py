@@ -165,7 +165,8 @@ class Channel(Generic[Incoming]):
             raise BadMessage(f"more than {MAX_FDS} descriptors, or no room for them (RLIMIT_NOFILE)")
         try:
             return self._decoder.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            # Recursion: what stands before the type of a message is nested as its sender likes.
             raise BadMessage(str(error)) from error
 
 

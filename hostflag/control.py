@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
-from hostflag._hostflag import lib
-from hostflag.messages import EngineIdentity, Geometry, Text
+from hostflag._hostflag import ffi, lib
+from hostflag.messages import EngineIdentity, Geometry, Text, Version
+
+
+_ID_BYTES: Final = 8
+_REPLY_HEAD_BYTES: Final[int] = ffi.sizeof("struct hw_header") + ffi.sizeof("struct hw_reply")
 
 
 class SessionGeometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -27,11 +31,20 @@ class SessionGeometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         """Take what a worker needs from a region's geometry."""
         return cls(**{name: getattr(geometry, name) for name in cls.__struct_fields__})
 
+    def fault(self) -> str | None:
+        """Return what no session can have, though each size is within its bounds; None where nothing is wrong."""
+        if self.state_slots < self.max_requests:
+            return "state_slots must be at least max_requests"
+        reply = self.max_requests * (self.drafts * _ID_BYTES + self.extra_bytes) + _REPLY_HEAD_BYTES
+        if reply > lib.HW_MAX_PART_BYTES:
+            return f"a reply of {reply} bytes is more than a part may have, {lib.HW_MAX_PART_BYTES}: make max_requests or extra_bytes smaller"
+        return None
+
 
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A session begins."""
 
-    protocol: int
+    protocol: Version
     engine: EngineIdentity
     model: Text
     geometry: SessionGeometry

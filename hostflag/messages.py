@@ -22,6 +22,8 @@ MAX_ENDPOINTS: Final = 8
 
 Text = Annotated[str, msgspec.Meta(max_length=256)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+# Bounded: what is refused for its version has to fit the refusal's text.
+Version = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 # JSON numbers above 2**53 are not safe everywhere, so 64-bit ids travel as 16 hex digits.
 Hex64 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
@@ -56,7 +58,7 @@ class EngineIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="HELLO"):
     """``spin_us`` and ``nap_us`` are hints for this session's waits, in us; the daemon keeps to its own bounds."""
 
-    protocol: int
+    protocol: Version
     layout_hash: Hex64
     geometry: Geometry
     deadline_ms: Annotated[float, msgspec.Meta(ge=1, le=60_000)]
@@ -127,7 +129,7 @@ class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="BYE"):
 class OperatorHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="OPERATOR"):
     """In the place of HELLO: who connects is no engine but somebody who looks after the daemon."""
 
-    protocol: int
+    protocol: Version
 
 
 class SwitchWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="SWITCH_WORKER"):

@@ -184,8 +184,8 @@ def decode_control(header: Header, part: Buffer) -> Control:
         message = _CONTROL[header.kind].decode(memoryview(part)[_HEADER.size :])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(f"{header.kind.name}: {error}") from error
-    if isinstance(message, Open) and message.geometry.state_slots < message.geometry.max_requests:
-        raise BadMessage("OPEN: state_slots must be at least max_requests")
+    if isinstance(message, Open) and (fault := message.geometry.fault()):
+        raise BadMessage(f"OPEN: {fault}")
     return message
 
 

@@ -77,6 +77,15 @@ def test_a_message_arrives_as_it_was_sent(ends: Ends) -> None:
     assert ends.engine.receive(1).message == Refused(code="layout", reason="build both sides from the same source")
 
 
+def test_what_nests_without_end_is_a_bad_message(ends: Ends) -> None:
+    """Before the type of a message is known, a decoder has to get over whatever stands there."""
+    packet = b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b',"type":"BYE"}'
+    for sender, receiver in ((ends.engine_socket, ends.daemon), (ends.daemon_socket, ends.engine)):
+        sender.send(packet)
+        with pytest.raises(channel.BadMessage, match="recursion"):
+            receiver.receive(1)
+
+
 def test_descriptors_ride_along_and_do_not_cross_an_exec(ends: Ends) -> None:
     with Path("/dev/null").open("rb") as null:
         ends.daemon.send(Region(bytes=1), [null.fileno()])

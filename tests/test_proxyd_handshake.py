@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import struct
 import time
@@ -38,6 +39,10 @@ def engine(daemon: Daemon) -> Iterator[Engine]:
     """An engine that has only connected, beside one whose session runs."""
     with unharmed(daemon), Engine(daemon.path) as connected:
         yield connected
+
+
+# A decoder has to get over it to find out what message it is.
+NESTED = b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b',"type":"HELLO"}'
 
 
 def raw(engine: Engine, payload: bytes, fds: list[int] | None = None) -> None:
@@ -78,6 +83,8 @@ def test_the_whole_handshake_and_a_goodbye(daemon: Daemon) -> None:
         b'{"type": "WELCOME"}',
         b"[" * 60_000,
         b'{"type": "HELLO", "' + b"x" * 60_000 + b'": 1}',
+        NESTED,
+        changed(protocol=int("9" * 4000)),
         changed(extra=1),
         changed(deadline_ms="soon"),
         changed(deadline_ms=-1),
@@ -93,6 +100,17 @@ def test_the_whole_handshake_and_a_goodbye(daemon: Daemon) -> None:
 )
 def test_no_message_of_the_protocol(engine: Engine, payload: bytes) -> None:
     raw(engine, payload)
+    refused(engine, "message", "this daemon speaks protocol")
+
+
+def test_what_a_refused_peer_sent_ahead_harms_nobody(daemon: Daemon, engine: Engine) -> None:
+    """It is read past when the connection is closed: in the midst of the daemon's handling of the fault before."""
+    daemon.process.send_signal(signal.SIGSTOP)  # both packets are there before the first is looked at
+    try:
+        raw(engine, b"\x00")
+        raw(engine, NESTED)
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
     refused(engine, "message", "this daemon speaks protocol")
 
 

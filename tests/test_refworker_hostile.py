@@ -177,7 +177,7 @@ def test_a_session_as_large_as_can_be(worker: Worker, hostile: zmq.Socket[bytes]
         vocab=0x7FFF_FFFF,
         max_requests=256,
         state_slots=4096,
-        extra_bytes=1 << 20,
+        extra_bytes=1 << 17,
     )
     Peer(hostile, 9, huge, name="hostile").opened()
     answered(hostile)

@@ -15,7 +15,6 @@ from worker_peer import GEOMETRY, Ask, make_round, opening
 
 from hostflag._hostflag import ffi, lib
 from hostflag.control import Close, Control, Opened, Refused, SessionGeometry
-from hostflag.messages import Geometry
 from hostflag.wire import (
     BadMessage,
     BadVersion,
@@ -178,47 +177,6 @@ def test_a_binary_message_has_no_json(kind: Kind) -> None:
     part = encode_header(kind, 1)
     with pytest.raises(BadMessage, match="no JSON body"):
         decode_control(decode_header(part), part)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("row_bytes", 0),
-        ("row_bytes", 12),
-        ("row_bytes", lib.HF_MAX_ROW_BYTES + 8),
-        ("window", 0),
-        ("drafts", 0),
-        ("drafts", lib.HF_MAX_DRAFTS + 1),
-        ("vocab", 0),
-        ("vocab", 1 << 31),
-        ("max_requests", 9),  # more than state_slots
-        ("max_requests", 0),
-        ("state_slots", lib.HF_MAX_STATE_SLOTS + 1),
-        ("extra_bytes", -1),
-    ],
-)
-def test_a_geometry_out_of_bounds_is_refused(field: str, value: int) -> None:
-    geometry = SessionGeometry(
-        **{name: getattr(GEOMETRY, name) for name in GEOMETRY.__struct_fields__} | {field: value}
-    )
-    part = encode_control(1, opening(geometry))
-    with pytest.raises(BadMessage, match=field):
-        decode_control(decode_header(part), part)
-
-
-def test_the_largest_geometry_of_a_region_can_open() -> None:
-    largest = Geometry(
-        row_bytes=lib.HF_MAX_ROW_BYTES,
-        drafts=lib.HF_MAX_DRAFTS,
-        vocab=0x7FFF_FFFF,
-        max_requests=lib.HF_MAX_REQUESTS,
-        state_slots=lib.HF_MAX_STATE_SLOTS,
-        extra_bytes=lib.HF_MAX_ROW_BYTES,
-        window=1 << 20,
-    )
-    message = opening(SessionGeometry.of(largest))
-    part = encode_control(1, message)
-    assert decode_control(decode_header(part), part) == message
 
 
 REQUEST_AT: Final = HEADER_BYTES + ROUND_BYTES
