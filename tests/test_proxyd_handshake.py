@@ -112,6 +112,8 @@ def test_what_a_refused_peer_sent_ahead_harms_nobody(daemon: Daemon, engine: Eng
     finally:
         daemon.process.send_signal(signal.SIGCONT)
     refused(engine, "message", "this daemon speaks protocol")
+    with Engine(daemon.path) as another:
+        another.ready("another")
 
 
 def test_an_oversized_message(engine: Engine) -> None:
