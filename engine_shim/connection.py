@@ -42,7 +42,7 @@ def connect(
     """
     options = options or SessionOptions()
     until = time.monotonic() + timeout_s
-    hello = hello_of(geometry, model, engine, deadline_ms)
+    hello = hello_of(geometry, model, engine, deadline_ms, echo_us=options.echo_us)
     channel = reach(Path(path), timeout_s)
     try:
         handshake = Handshake(channel, hello, patient_until(until), trusted_uids(Path(path), options.daemon_uids))
@@ -65,7 +65,7 @@ def connect(
 
 def hello_of(
     geometry: Geometry, model: str, engine: EngineIdentity, deadline_ms: float, *,
-    spin_us: float | None = None, nap_us: float | None = None,
+    spin_us: float | None = None, nap_us: float | None = None, echo_us: float | None = None,
 ) -> Hello:  # fmt: skip
     """Return the HELLO of this build. Raises HandshakeFailed where the geometry is out of bounds."""
     if reason := geometries.fault(geometry):
@@ -79,6 +79,7 @@ def hello_of(
         engine=engine,
         spin_us=spin_us,
         nap_us=nap_us,
+        echo_us=echo_us,
     )
 
 

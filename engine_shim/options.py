@@ -21,7 +21,8 @@ class SessionOptions:
     none finished between; 0 never. ``backlog_rows``: prefill rows that can wait in device memory; None takes a window a
     request. ``realtime``: SCHED_FIFO for the watchdog where it is permitted. ``batched``: write and wait as one operation
     where the stream has one. ``stream_limit_ms``: a synchronous submit fails where the stream takes longer to get past its copies.
-    ``base``: the last round before the first; not 0 makes the engine bring its own region. ``daemon_uids``: users, besides those of
+    ``echo_us``: not None asks for a session whose rounds the daemon answers itself, after so long, with ids that follow from their rows
+    (echo.py): for self-test and benchmarks. ``base``: the last round before the first; not 0 makes the engine bring its own region. ``daemon_uids``: users, besides those of
     trust.py, as whom a daemon may run.
     """
 
@@ -33,6 +34,7 @@ class SessionOptions:
     realtime: bool = True
     batched: bool = True
     stream_limit_ms: float = 10_000.0
+    echo_us: float | None = None
     base: int = 0
     daemon_uids: tuple[int, ...] = ()
 

@@ -56,7 +56,12 @@ class EngineIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="HELLO"):
-    """``spin_us`` and ``nap_us`` are hints for this session's waits, in us; the daemon keeps to its own bounds."""
+    """
+    ``spin_us`` and ``nap_us`` are hints for this session's waits, in us; the daemon keeps to its own bounds.
+
+    ``echo_us``: a session for a self-test, which no worker hears of: the daemon answers each round itself, after so long, with ids that
+    follow from the rows it finds (native/echo.h).
+    """
 
     protocol: Version
     layout_hash: Hex64
@@ -66,6 +71,7 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     engine: EngineIdentity
     spin_us: Microseconds | None = None
     nap_us: Microseconds | None = None
+    echo_us: Microseconds | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="WELCOME"):

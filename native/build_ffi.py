@@ -56,7 +56,7 @@ class Module(NamedTuple):  # no dataclass: cffi executes this file as no module 
     sources: tuple[str, ...]
 
 
-SHARED: Final = Module("hostflag._hostflag", ("hostflag.h", "wire.h", "shared.h"), (*REGION, "shared.c"))
+SHARED: Final = Module("hostflag._hostflag", ("hostflag.h", "wire.h", "echo.h", "shared.h"), (*REGION, "echo.c", "shared.c"))
 ENGINE: Final = Module(
     "engine_shim._engine",
     ("hostflag.h", "softstream.h", "cudadriver.h", "cudastream.h", "engine.h"),
@@ -71,9 +71,10 @@ ENGINE: Final = Module(
 )
 DAEMON: Final = Module(
     "proxyd._daemon",
-    ("hostflag.h", "wire.h", "histogram.h", "roundloop.h", "zmqtransport.h", "heap.h"),
+    ("hostflag.h", "wire.h", "histogram.h", "roundloop.h", "zmqtransport.h", "echotransport.h", "heap.h"),
     (
         *(*REGION, "nap.c", "histogram.c", "eventring.c", "roundwire.c", "zmqlib.c", "zmqincoming.c", "zmqtransport.c"),
+        *("echo.c", "echotransport.c"),
         *("link.c", "round.c", "breaker.c", "roundloop.c", "loopstart.c", "loopcontrol.c", "heap.c"),
     ),
 )

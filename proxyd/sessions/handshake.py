@@ -224,6 +224,12 @@ def _check(hello: Hello, network_timeout_ms: float) -> None:
             f"a deadline of {hello.deadline_ms:g} ms is not above this daemon's network timeout of {network_timeout_ms:g} ms: "
             "raise the engine's deadline, or lower --network-timeout-ms",
         )
+    if hello.echo_us is not None and (hello.geometry.extra_bytes or hello.echo_us >= network_timeout_ms * 1e3):
+        raise RefusedError(
+            "echo",
+            f"an echo takes less than the network timeout of {network_timeout_ms:g} ms, and has no extra bytes: correct the self-test's "
+            "settings",
+        )
     for what, name in (("engine's name", hello.engine.name), ("model", hello.model)):
         if not name or not name.isprintable():
             raise RefusedError("identity", f"the {what} is empty or holds control characters")

@@ -12,6 +12,7 @@ from hostflag import wire
 from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
 from hostflag.control import Close, Open, SessionGeometry
 from hostflag.messages import Bye, Draining, Goodbye, Hello, Ready, Region, Resumed, SessionStatus, ToDaemon
+from proxyd.links.echo import EchoKeeper
 from proxyd.links.link import max_message_bytes
 from proxyd.links.linkkeeper import LinkKeeper
 from proxyd.service.events import READ
@@ -86,15 +87,20 @@ class Session:
             protocol=wire.PROTOCOL, engine=engine, model=hello.model, geometry=SessionGeometry.of(hello.geometry)
         )
         self._breaker = BreakerLog(self._log)
-        self._keeper = LinkKeeper(
-            events,
-            workers,
-            loop,
-            opening=wire.encode_control(number, opening),
-            max_bytes=max_message_bytes(hello.geometry),
-            log=self._log,
-            rate_key=f"{number:016x}",
-        )
+        message = wire.encode_control(number, opening)
+        self._keeper: LinkKeeper | EchoKeeper
+        if hello.echo_us is not None:
+            self._keeper = EchoKeeper(loop, hello.geometry, hello.echo_us, opening=message)
+        else:
+            self._keeper = LinkKeeper(
+                events,
+                workers,
+                loop,
+                opening=message,
+                max_bytes=max_message_bytes(hello.geometry),
+                log=self._log,
+                rate_key=f"{number:016x}",
+            )
 
     def start(self, region_fd: int | None) -> None:
         """Heed engine and loop from now on; tell the engine that it is ready, with its new region where it asked for one."""
@@ -116,6 +122,11 @@ class Session:
     @property
     def ending(self) -> bool:
         return bool(self._reason)
+
+    @property
+    def echoes(self) -> bool:
+        """Whether it is an engine's self-test, which says nothing of workers."""
+        return self.hello.echo_us is not None
 
     @property
     def worker_up(self) -> bool:

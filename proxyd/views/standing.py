@@ -41,7 +41,7 @@ class Standing:
                 draining=draining,
                 endpoints=self._workers.endpoints,
                 answers=self._reach.answers,
-                sessions=[session.facts() for session in self._roster],
+                sessions=[session.facts() for session in self._roster if not session.echoes],
                 notes=self.notes,
             )
         )
@@ -52,7 +52,7 @@ class Standing:
 
     def line(self) -> str:
         """Return how it stands in one line of ASCII, the same as long as nothing changes."""
-        sessions = list(self._roster)
+        sessions = [session for session in self._roster if not session.echoes]
         served = sum(session.worker_up for session in sessions)
         if served:
             self._reach.learned(answers=True)  # for when they are gone

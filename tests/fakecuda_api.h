@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver's functions, on fakecuda.c's device; and the tests' own. Included by fakecuda.c alone. */
+#ifndef FAKECUDA_API_H
+#define FAKECUDA_API_H
+
+/* ---- the tests' own ---- */
+
+/* A device attribute from now on. */
+EXPORT void fake_attribute(int attribute, int value)
+{
+    attributes[attribute] = value;
+}
+
+/* The n-th copy from now on arrives with a wrong bit. */
+EXPORT void fake_corrupt(int n)
+{
+    atomic_store(&corrupt_in, n);
+}
+
+/* Streams run nothing more; 0: they go on. */
+EXPORT void fake_freeze(int on)
+{
+    atomic_store(&frozen, on);
+}
+
+/* Whoever waits for a parked stream inside the driver is let through, as no driver does. */
+EXPORT void fake_hurry(int on)
+{
+    atomic_store(&hurried, on);
+}
+
+EXPORT void fake_capture(CUstream s, int on)
+{
+    atomic_store(&s->capturing, on);
+}
+
+EXPORT int fake_parked(void)
+{
+    return atomic_load(&parked);
+}
+
+/* Calls that had to wait for a parked stream, ever. */
+EXPORT uint64_t fake_held_up(void)
+{
+    return atomic_load(&held_up);
+}
+
+/* Regions registered now. */
+EXPORT int fake_registered(void)
+{
+    int n = 0;
+
+    for (int i = 0; i < PLACES; i++)
+        n += places[i].base && !places[i].pinned;
+    return n;
+}
+
+/* ---- the driver's ---- */
+
+EXPORT CUresult cuInit(unsigned int flags)
+{
+    if (!attributes[HFC_HOST_REGISTER] && !attributes[0]) {
+        const int on[] = {0, HFC_HOST_REGISTER, HFC_STREAM_MEM_OPS, HFC_HOST_POINTER, HFC_UNIFIED_ADDRESSING};
+
+        for (size_t i = 0; i < sizeof(on) / sizeof(*on); i++)
+            attributes[on[i]] = 1;
+    }
+    return flags ? INVALID_VALUE : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetErrorName(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : error == INVALID_VALUE          ? "CUDA_ERROR_INVALID_VALUE"
+            : error == CUDA_ERROR_INVALID_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
+                                              : "CUDA_ERROR_UNKNOWN";
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "as it was told";
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetCount(int *count)
+{
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    *device = 7;
+    return ordinal == 0 ? CUDA_SUCCESS : INVALID_VALUE;
+}
+
+EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
+{
+    (void)device;
+    strncpy(name, "stand-in", (size_t)bytes);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+    (void)device;
+    *value = attributes[attribute];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
+{
+    (void)device;
+    *ret = &context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetCurrent(CUcontext *ret)
+{
+    *ret = current;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext c)
+{
+    current = c;
+    return CUDA_SUCCESS;
+}
+
+static _Thread_local CUcontext before[8];
+static _Thread_local int depth;
+
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext c)
+{
+    before[depth++] = current;
+    current = c;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *ret)
+{
+    *ret = current;
+    current = before[--depth];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice(CUdevice *device)
+{
+    *device = 7;
+    return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    static _Thread_local int mine;
+    int was = mine;
+
+    mine = *mode;
+    *mode = was;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *ret, unsigned int flags)
+{
+    CUstream s = calloc(1, sizeof(*s));
+
+    (void)flags;
+    if (!current)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    s->last = &s->first;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->more, NULL);
+    *ret = s;
+    return pthread_create(&s->thread, NULL, stream_main, s) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream s)
+{
+    CUresult r = enqueue(s, (struct op){.kind = END});
+
+    if (r == CUDA_SUCCESS) {
+        pthread_join(s->thread, NULL);
+        free(s);
+    }
+    return r;
+}
+
+EXPORT CUresult cuStreamGetCtx(CUstream s, CUcontext *ret)
+{
+    *ret = s ? &context : NULL;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream s, int *status)
+{
+    *status = atomic_load(&s->capturing);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamQuery(CUstream s)
+{
+    return atomic_load(&s->done) == atomic_load(&s->enqueued) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+EXPORT CUresult cuEventCreate(CUevent *ret, unsigned int flags)
+{
+    (void)flags;
+    *ret = calloc(1, sizeof(**ret));
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventRecord(CUevent e, CUstream s)
+{
+    uint64_t number = atomic_fetch_add(&events, 1) + 1;
+
+    atomic_store(&e->recorded, number);
+    return enqueue(s, (struct op){.kind = EVENT, .event = e, .number = number});
+}
+
+EXPORT CUresult cuEventQuery(CUevent e)
+{
+    return atomic_load_explicit(&e->reached, memory_order_acquire) == atomic_load(&e->recorded) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent e)
+{
+    free(e);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ret, size_t bytes)
+{
+    void *memory = malloc(bytes);
+
+    if (!current)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    memset(memory, 0xA5, bytes);
+    *ret = (uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr memory)
+{
+    wait_for_release();
+    free(POINTER(memory));
+    return CUDA_SUCCESS;
+}
+
+#include "fakecuda_memory.h"
+
+#endif
