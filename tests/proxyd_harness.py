@@ -100,6 +100,13 @@ class Daemon:
         until(there, f"{event} in {self.lines}")
         return self.said(event)[count - 1]
 
+    def exactly(self, event: str, count: int) -> list[dict[str, Any]]:
+        """Return the lines of that event once there are ``count``; more are a fault. What a round shows may be logged after it."""
+        self.wait_for(event, count)
+        lines = self.said(event)
+        assert len(lines) == count, lines
+        return lines
+
     def scrape(self) -> dict[str, float]:
         """Return the samples of /metrics by name and labels as they are written there."""
         with urllib.request.urlopen(self.said("ready")[0]["metrics"], timeout=PATIENCE_S) as response:

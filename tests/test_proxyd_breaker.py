@@ -62,7 +62,8 @@ def test_a_failing_worker_is_left_alone_and_tried_again(daemon: Daemon) -> None:
     probes = samples["dsv41_proxyd_breaker_probes_total"]
     assert samples["dsv41_proxyd_breaker_opens_total"] == probes  # all but the last one failed, and the first opening
     assert samples['dsv41_proxyd_rounds_total{verdict="breaker"}'] == rounds.verdicts.count(Verdict.BREAKER)
-    assert len(daemon.said("circuit breaker open")) == len(daemon.said("circuit breaker closed")) == 1
+    daemon.exactly("circuit breaker open", 1)
+    daemon.exactly("circuit breaker closed", 1)
 
 
 def test_hints_of_an_engine_are_kept_within_bounds() -> None:

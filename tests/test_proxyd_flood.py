@@ -89,7 +89,9 @@ def test_a_worker_that_floods_one_link_costs_no_other_session_a_round(short_dir:
             relay.flood = mine
             while not relay.ended.is_set():
                 assert other.next() is Verdict.OK
-        assert any("floods" in line["reason"] for line in daemon.said("worker link lost"))
+        until(
+            lambda: any("floods" in line["reason"] for line in daemon.said("worker link lost")), "the flood is logged"
+        )
         first.until(Verdict.OK)
         assert relay.flooded > 1 << 18
 

@@ -169,7 +169,7 @@ def test_a_gathered_round_that_nobody_takes(daemon: Daemon) -> None:
         assert engine.round(t + 1) is Verdict.OK
         until_well(daemon)
         daemon.wait_for("session moves again")
-        assert len(daemon.said("session stalled")) == 1
+        daemon.exactly("session stalled", 1)
 
 
 class Held:

@@ -102,7 +102,7 @@ def test_a_switch_by_an_operator_stays_until_the_endpoints_change(
     assert run(daemon, "switch-worker", f"ipc://{short_dir}/third").returncode == 0
     write(config, timeout_ms=99.0)
     reload(daemon)
-    assert len(daemon.said("worker endpoint changed")) == 1
+    daemon.exactly("worker endpoint changed", 1)
     write(config, timeout_ms=99.0, worker="fourth")
     reload(daemon)
     assert daemon.wait_for("worker endpoint changed", 2)["endpoint"] == f"ipc://{short_dir}/fourth"
@@ -125,7 +125,7 @@ def test_the_log_level_counts_at_once_for_loggers_that_exist(daemon: Daemon, con
     met()
     daemon.wait_for(gone, 2)
     reload(daemon)
-    assert len(daemon.said(gone)) == 2
+    daemon.exactly(gone, 2)
 
 
 def test_what_a_flag_says_no_file_changes(daemon: Daemon, config: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_bad_file_changes_nothing_and_says_why(
         assert words in answered.stderr
         assert words in run(daemon, "status").stdout
         assert timeout_of(daemon) == 150.0
-        assert len(daemon.said(REFUSED)) == 2
+        daemon.exactly(REFUSED, 2)
         config.unlink(missing_ok=True)
         write(config, timeout_ms=75.0)
         answered = run(daemon, "reload")

@@ -30,14 +30,15 @@ DECIDED_S: Final = 0.15  # the network timeout: no round waits longer for a work
 def daemon(short_dir: Path) -> Iterator[Daemon]:
     with Daemon(short_dir) as running:
         yield running
-        assert running.process.poll() is None
-        assert not running.said("session over")
 
 
 @pytest.fixture
 def rounds(daemon: Daemon) -> Iterator[Rounds]:
     with Engine(daemon.path) as engine:
         yield Rounds(engine.ready())
+        # Here, not where the daemon is ended: closing the engine ends the session, and that is logged.
+        assert daemon.process.poll() is None
+        assert not daemon.said("session over")
 
 
 def worker(daemon: Daemon, directory: Path) -> contextlib.AbstractContextManager[Worker]:
@@ -75,9 +76,9 @@ def test_a_worker_that_is_killed_and_started_again(daemon: Daemon, rounds: Round
             process.process.wait()
             # The round that is on its way when the connection goes is decided by that.
             assert keep_on(rounds, 0.5) == {Verdict.DISCONNECTED}
-    assert len(daemon.said("worker changed")) == 2
+    daemon.exactly("worker changed", 2)
     assert daemon.scrape()["dsv41_proxyd_worker_changes_total"] == 2
-    assert len(daemon.said("session ready")) == 1
+    daemon.exactly("session ready", 1)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 5.0])
@@ -104,7 +105,7 @@ def test_a_hanging_worker_that_is_replaced(daemon: Daemon, rounds: Rounds, short
         process.process.wait()
     with worker(daemon, short_dir):
         back(rounds)
-    assert len(daemon.said("worker changed")) == 1
+    daemon.exactly("worker changed", 1)
 
 
 def test_restarts_leave_nothing_behind(daemon: Daemon, rounds: Rounds, short_dir: Path) -> None:

@@ -156,7 +156,7 @@ def test_what_was_queued_at_a_stopped_daemon_does_no_harm(short_dir: Path) -> No
         until(lambda: driver.shim.status().regions.fenced == 0, "nothing is fenced for good")
         assert driver.shim.session == second
         assert driver.shim.status().registrations <= 2
-        assert len(daemon.said("session ready")) == driver.shim.status().sessions
+        daemon.exactly("session ready", driver.shim.status().sessions)
 
 
 def test_a_restart_that_is_planned_costs_no_budget(short_dir: Path) -> None:
