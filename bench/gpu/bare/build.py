@@ -54,7 +54,9 @@ def _runtime_part(program: Path, to: Path) -> list[str]:
         ended = subprocess.run([nvcc, "-c", str(source), "-o", built], capture_output=True, text=True, check=False)
         if ended.returncode:
             raise BareError(f"{source.name} does not compile: {ended.stdout}{ended.stderr}")
-    library = next((str(path) for name in ("lib64", "lib") if (path := toolkit() / name / "libcudart_static.a").exists()), None)
+    library = next(
+        (str(path) for name in ("lib64", "lib") if (path := toolkit() / name / "libcudart_static.a").exists()), None
+    )
     return [*objects, library or "-lcudart", "-lrt", "-lstdc++"]
 
 
