@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from dsv41_rehearse.drills import arguments as drill_arguments
+from dsv41_rehearse.ranges import within
 from dsv41_rehearse.scenario import Scenario, ScenarioError
 from dsv41_rehearse.text import Text, load
 from hostflag.version import VERSION
@@ -27,6 +28,7 @@ examples:
   dsv41-rehearse demo --drafter mock --rounds 10000 --concurrency 16   drafts that can be checked bit by bit
   dsv41-rehearse run --socket /run/dsv41-proxyd/engine.sock            a daemon that is already there
   dsv41-rehearse kills --kills 200                     does it come back every time, and is nothing left behind?
+  dsv41-rehearse drill all                             every fault of the contract, with small counts, and a table
   dsv41-rehearse compare DIR                           what was sent (--audit DIR) against what the worker got
   dsv41-rehearse bench overlap                         what a step takes in modes async, sync and none
   dsv41-rehearse bench curve                           what an encrypted worker link costs a round
@@ -54,6 +56,13 @@ def parser() -> argparse.ArgumentParser:
     _bench(
         _command(
             commands, "bench", "measure rounds against bare pyzmq, idle CPU, wake-ups; or what async rounds save a step"
+        )
+    )
+    drill_arguments.add(
+        _command(
+            commands,
+            "drill",
+            "inject faults into daemon, worker or engine and hold what comes of them against the bounds",
         )
     )
     _compare(_command(commands, "compare", "compare the audit files of engines and workers"))
@@ -95,7 +104,7 @@ def _demo(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument(
         "--worker-ms",
-        type=_within(float, 0, 60_000),
+        type=within(float, 0, 60_000),
         default=0.0,
         metavar="MS",
         help="simulated draft time a round (0)",
@@ -114,7 +123,7 @@ def _run(command: argparse.ArgumentParser) -> None:
         "--expect-mock", action="store_true", help="the worker drafts with mock: check every draft on this side too"
     )
     command.add_argument(
-        "--respawns", type=_within(int, 0, 1_000_000), metavar="N",
+        "--respawns", type=within(int, 0, 1_000_000), metavar="N",
         help="how many sessions may be lost an hour and are followed by another one (3)",
     )  # fmt: skip
     _replay(command)
@@ -137,7 +146,7 @@ def _replay(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--start-round",
-        type=_within(int, 0, (1 << 32) - 1),
+        type=within(int, 0, (1 << 32) - 1),
         metavar="N",
         help="begin the round counter there, e.g. 4294966296 to pass its wrap",
     )
@@ -173,8 +182,8 @@ def _replay(command: argparse.ArgumentParser) -> None:
 
 def _kills(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--kills", type=_within(int, 1, 1_000_000), default=20, metavar="N", help="how many (20)")
-    add("--requests", type=_within(int, 1, 256), default=3, metavar="R", help="requests at once meanwhile (3)")
+    add("--kills", type=within(int, 1, 1_000_000), default=20, metavar="N", help="how many (20)")
+    add("--requests", type=within(int, 1, 256), default=3, metavar="R", help="requests at once meanwhile (3)")
     add(
         "--signal", choices=("kill", "stop"), default="kill",
         help="SIGKILL (default), or SIGSTOP and, once there are drafts again, SIGCONT",
@@ -187,7 +196,7 @@ def _kills(command: argparse.ArgumentParser) -> None:
     add("--quiet", action="store_true", help="no progress and no summary; the exit status tells")
     add(
         "--seed",
-        type=_within(int, 0, (1 << 63) - 1),
+        type=within(int, 0, (1 << 63) - 1),
         default=1,
         metavar="N",
         help="of the row bytes and the pauses (1)",
@@ -201,35 +210,35 @@ def _bench(command: argparse.ArgumentParser) -> None:
         help="rounds against bare pyzmq (default), steps in modes async, sync and none, or what an encrypted worker link costs",
     )  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write the numbers")
-    add("--blocks", type=_within(int, 1, 1000), default=5, metavar="N", help="interleaved blocks (5)")
+    add("--blocks", type=within(int, 1, 1000), default=5, metavar="N", help="interleaved blocks (5)")
     add(
         "--block-s",
-        type=_within(float, 0.1, 600),
+        type=within(float, 0.1, 600),
         default=1.5,
         metavar="S",
         help="length of one measurement within a block (1.5)",
     )
     add(
         "--idle-s",
-        type=_within(float, 0.1, 600),
+        type=within(float, 0.1, 600),
         default=20.0,
         metavar="S",
         help="how long to watch the daemon at rest (20)",
     )
     add(
         "--pace-s",
-        type=_within(float, 0.1, 600),
+        type=within(float, 0.1, 600),
         default=12.0,
         metavar="S",
         help="how long to run 25 rounds a second (12)",
     )
-    add("--seed", type=_within(int, 0, (1 << 63) - 1), default=1, metavar="N", help="of row bytes and gather times (1)")
+    add("--seed", type=within(int, 0, (1 << 63) - 1), default=1, metavar="N", help="of row bytes and gather times (1)")
 
 
 def _compare(command: argparse.ArgumentParser) -> None:
     command.add_argument("directory", type=Path, metavar="DIR", help="holds engine-*.jsonl and worker-*.jsonl")
     command.add_argument(
-        "--k", type=_within(int, 1, 64), default=5, metavar="N", help="drafts a request, for counting (5)"
+        "--k", type=within(int, 1, 64), default=5, metavar="N", help="drafts a request, for counting (5)"
     )
 
 
@@ -238,21 +247,6 @@ def _number(group: Any, name: str, kind: type, metavar: str, about: str, *, into
     default = getattr(Scenario, into)
     shown = "" if default is None else f" ({default:g})" if isinstance(default, float) else f" ({default})"
     group.add_argument(name, type=kind, dest=into, metavar=metavar, help=about + shown)
-
-
-def _within(kind: type[int | float], low: float, high: float) -> Callable[[str], float]:
-    """Return a converter for argparse that refuses what is out of bounds, and NaN with it."""
-
-    def convert(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
-        return value
-
-    return convert
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -19,8 +19,9 @@ class Row:
     after the fault, or after its gathering where that was later; ``parked``: the most rounds parked at once by the fault;
     ``target_only``: steps without drafts meanwhile; ``recovered_ms``: from the moment that it could be, as the bound counts, to
     the first drafted round; ``leaks``: what is left over, in words. ``faults``: what is out of its bound, or wrong, in words.
-    ``late``: of these what a stalled machine explains (only times). ``skipped``: why it could not run here.
-    ``stall_ms``: the longest scheduling stall while it ran, measured beside it.
+    ``late``: times out of their bound, ``late_ms`` by how much: what a stalled machine may explain. ``skipped``: why it could not
+    run here. ``stall_ms``: the longest scheduling stall while it ran, measured beside it. ``first``: what the run before said, where
+    it was STALLED and this is the second.
     """
 
     drill: str
@@ -34,19 +35,22 @@ class Row:
     leaks: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
+    late_ms: list[float] = field(default_factory=list)
     skipped: str | None = None
     stall_ms: float = 0.0
     seconds: float = 0.0
     seed: int = 0
+    first: str | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
-    def bound(self, what: str, value: float | None, most: float, least: float = 0.0) -> None:
+    def bound(self, what: str, value: float | None, most: float, least: float | None = None) -> None:
         """Hold a time (ms) against its bound. One that never came is a fault; one that came late is ``late``."""
         if value is None:
             self.faults.append(f"{what}: never")
         elif value > most:
             self.late.append(f"{what}: {value:.1f} ms, bound {most:g} ms")
-        elif value < least:
+            self.late_ms.append(value - most)
+        elif least is not None and value < least:
             self.faults.append(f"{what}: {value:.1f} ms, not before {least:g} ms")
 
     def expect(self, holds: bool, otherwise: str) -> None:
@@ -69,4 +73,13 @@ class Row:
             return "STALLED" if self.excused else "WRONG"
         return "GOOD"
 
-    excused: bool = False  # set by the runner: every time that is late is late by less than ``stall_ms``
+    @property
+    def excused(self) -> bool:
+        """Whether every time that is late is late by less than the machine stood still."""
+        return all(ms < self.stall_ms for ms in self.late_ms)
+
+    @property
+    def wrong(self) -> list[str]:
+        """What speaks against it, in words."""
+        drafts = [f"{self.wrong_drafts} wrong drafts"] if self.wrong_drafts else []
+        return [*drafts, *self.faults, *self.late, *(f"left over: {leak}" for leak in self.leaks)]
