@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -164,6 +166,15 @@ class RowSource:
             _pointer("int32_t *", tokens), _pointer("unsigned char *", self._scratch),
         )  # fmt: skip
         return self._scratch[:wanted]
+
+
+def keep(memory: object) -> None:
+    """
+    Never free it: a stream that did not end may still write there.
+
+    A list would be emptied with its module where the interpreter ends; the stream's thread goes on until the process does.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
 
 
 def stamp(stream: Stream, to: Any) -> None:

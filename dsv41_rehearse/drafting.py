@@ -96,7 +96,7 @@ class ShimDrafting:
     """
     A shim. Without a session a step is target-only. ``sessions``: who was there, for whoever wants to know.
 
-    ``respawns`` None: the shim's own budget. Raises what the shim raises where there is no session to begin with.
+    ``begin`` before anything else. ``respawns`` None: the shim's own budget.
     """
 
     def __init__(
@@ -115,8 +115,7 @@ class ShimDrafting:
         base = 0 if start_round is None else (start_round - 1) % _ROUNDS
         options = engine_shim.ShimOptions(
             deadline_ms=scenario.deadline_ms,
-            strict=True,
-            start_timeout_s=CONNECT_S,
+            start_timeout_s=0.0,
             session=engine_shim.SessionOptions(base=base),
         )
         self._shim = engine_shim.Shim(
@@ -141,6 +140,10 @@ class ShimDrafting:
             next_prefill=device.next_prefill.ctypes.data,
             drafts_out=device.drafts_out.ctypes.data,
         )
+
+    def begin(self) -> None:
+        """Wait for the first session. Raises what the shim raises where there is none."""
+        self._shim.first_session(CONNECT_S)
         self._meet()
 
     def _meet(self) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 
 import engine_shim
 
-from dsv41_rehearse import proc
+from dsv41_rehearse import interrupts, proc
 from dsv41_rehearse.books import Books
-from dsv41_rehearse.device import Device
+from dsv41_rehearse.device import Device, keep
 from dsv41_rehearse.drafting import ModeName, NoDrafting, ShimDrafting
 from dsv41_rehearse.drill import Drill
 from dsv41_rehearse.engine import Engine
@@ -30,7 +30,6 @@ IDLE_S: Final = 1.5
 SETTLE_S: Final = 3.0  # how long what was closed may take to be gone on the other side
 STREAM_CLOSE_S: Final = 5.0
 Seen = TypeVar("Seen")
-_kept: list[object] = []  # device memory of a stream that did not end: it may still write there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +111,8 @@ def _run(engine: Engine, drafting: ShimDrafting | NoDrafting, drill: Drill | Non
     if drill is None or isinstance(drafting, NoDrafting):
         engine.run()
         return
-    drill.begin(engine, drafting)
     try:
+        drill.begin(engine, drafting)
         engine.run()
     finally:
         drafting.sessions.over = True
@@ -129,25 +128,34 @@ def _probe(how: Drive) -> int:
 
 @contextmanager
 def _drafting(how: Drive, name: str, start_round: int | None) -> Iterator[tuple[ShimDrafting | NoDrafting, Device]]:
-    stream = engine_shim.SoftStream()
-    device = Device(how.scenario, stream)
-    try:
+    with interrupts.held(), _device(how.scenario) as (device, stream):
         if how.mode == "none":
-            yield NoDrafting(), device
+            with interrupts.let_through():
+                yield NoDrafting(), device
             return
         drafting = ShimDrafting(
             how.scenario, stream, device, how.socket,
             name=name, mode=engine_shim.Mode(how.mode), start_round=start_round, respawns=how.respawns,
         )  # fmt: skip
         try:
-            yield drafting, device
+            with interrupts.let_through():
+                drafting.begin()
+                yield drafting, device
         finally:
             drafting.close()
+
+
+@contextmanager
+def _device(scenario: Scenario) -> Iterator[tuple[Device, engine_shim.SoftStream]]:
+    stream = engine_shim.SoftStream()
+    device = Device(scenario, stream)
+    try:
+        yield device, stream
     finally:
         try:
             stream.close(STREAM_CLOSE_S)
         except BaseException:
-            _kept.append(device)
+            keep(device)
             raise
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, final
 
+from dsv41_rehearse import interrupts
 from dsv41_rehearse.proc import alive
 
 
@@ -118,11 +119,19 @@ class Stack:
     _ended: bool = False
 
     def __enter__(self) -> Stack:
-        self.directory = Path(tempfile.mkdtemp(prefix="dsv41-rehearse-"))
+        with interrupts.held():
+            self.directory = Path(tempfile.mkdtemp(prefix="dsv41-rehearse-"))
+            try:
+                self._check()
+                with interrupts.let_through():
+                    return self
+            except BaseException:
+                self.end()
+                raise
+
+    def _check(self) -> None:
         if len(bytes(self.socket)) > MAX_SOCKET_PATH_BYTES:
-            self.end()
             raise StackError(f"{self.socket} is too long for a Unix socket: set TMPDIR to a shorter path")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -170,7 +179,7 @@ class Stack:
         """Start ``python -m module``; its stderr goes to ``name``.log. Raises StackError where the stack has been ended."""
         log = self.directory / f"{name}.log"
         launcher = [] if self.keep else ["dsv41_rehearse.child", str(os.getpid())]
-        with self._lock:
+        with interrupts.held(), self._lock:
             if self._ended:
                 raise StackError(f"{name} is not started: the rehearsal is over")
             with log.open("ab") as stderr:
@@ -198,26 +207,32 @@ class Stack:
 
     def end(self) -> list[str]:
         """End every process and remove the directory. Returns what did not go as it should."""
-        faults = self.end_processes()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        with interrupts.held():
+            faults = self.end_processes()
+            shutil.rmtree(self.directory, ignore_errors=True)
         if self.directory.exists():
             faults.append(f"{self.directory} is still there")
         return faults
 
     def end_processes(self) -> list[str]:
         """End every process, the newest first: daemons before their workers. Returns what did not go as it should."""
-        faults = []
         with self._lock:
             self._ended = True
             ending, self.children = self.children[::-1], []
-        for child in ending:
-            ended_before = child.process.poll() is not None
-            status = child.end()
-            if status != 0 and not ended_before:
-                faults.append(f"{child.name} ended with status {status}: {child.tail()}")
-            if alive(child.pid):
-                faults.append(f"{child.name} (pid {child.pid}) is still there")
-        return faults
+        with interrupts.held():
+            return [fault for child in ending for fault in _ended(child)]
+
+
+def _ended(child: Child) -> list[str]:
+    """End a process. Returns what did not go as it should."""
+    faults = []
+    ended_before = child.process.poll() is not None
+    status = child.end()
+    if status != 0 and not ended_before:
+        faults.append(f"{child.name} ended with status {status}: {child.tail()}")
+    if alive(child.pid):
+        faults.append(f"{child.name} (pid {child.pid}) is still there")
+    return faults
 
 
 def _monotonic_ns(timestamp: str) -> int:

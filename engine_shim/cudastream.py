@@ -108,6 +108,10 @@ class CudaStream:
         """How many regions were made known to the device, ever."""
         return int(lib.hfc_kept(self.c))
 
+    def use(self) -> None:
+        """Make its context this thread's current one, for a thread that is to submit."""
+        self._accepted(lib.hfc_use(self.c), "the stream's context cannot be used here")
+
     def unregistered(self) -> None:
         """Register no region from here on: for synchronous rounds on a device that cannot."""
         lib.hfc_unregistered(self.c)
@@ -201,6 +205,8 @@ class CudaStream:
         Raises StreamStuck where that takes longer than ``timeout_s``, where something on it (a session, a shim) is not closed, and where
         the driver says no: then everything stays as it is.
         """
+        if self._stream is None:  # also in a forked child, where nobody lets go of the lock
+            return
         with self._holding:
             if self._holds:
                 raise StreamStuck("the stream is in use: what is on it (a session, a shim) has not been closed")

@@ -68,6 +68,7 @@ class Keeper:
         self._pauses = 0
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._loss = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._fds = [self._bell, self._loss]
         self._thread = threading.Thread(target=self._run, name="hf-keeper", daemon=True)
 
     def start(self) -> None:
@@ -81,8 +82,9 @@ class Keeper:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Close its descriptors, once it is stopped."""
-        for fd in (self._bell, self._loss):
+        """Close its descriptors, once it is stopped. Twice is harmless."""
+        fds, self._fds = self._fds, []
+        for fd in fds:
             os.close(fd)
 
     def _run(self) -> None:

@@ -132,13 +132,15 @@ class Pool:
         self.in_use = None
 
     def close(self) -> None:
-        """Unmap all, close the fences; every session is ended."""
-        for place in self:
+        """Unmap all, close the fences; every session is ended. Where it was interrupted, it can be called again."""
+        self.in_use = None
+        while self._places:
+            place = self._places[-1]
+            place.session = None  # it must not be asked about a region that is gone
             place.region.close()
             if place.owner is not None:
                 place.owner.close()
-        self._places.clear()
-        self.in_use = None
+            self._places.pop()
 
 
 def hung_up(channel: Channel[FromDaemon]) -> bool:

@@ -19,8 +19,9 @@ from engine_shim.mode import Mode
 from engine_shim.options import SessionOptions
 from engine_shim.record import RoundRecord, RoundTable, record_of, table_of
 from engine_shim.region import Region, text_of
-from engine_shim.softstream import NS, SoftStream
+from engine_shim.softstream import NS
 from engine_shim.status import SessionStatus, status_of
+from engine_shim.stream import Stream
 from engine_shim.ticket import Ticket, ticket_of
 from hostflag.channel import Channel
 from hostflag.messages import FromDaemon, Ready, Welcome
@@ -58,7 +59,7 @@ class Session:
         *,
         welcome: Welcome,
         ready: Ready,
-        stream: SoftStream,
+        stream: Stream,
         terms: SessionTerms,
     ) -> None:
         self.id = int(welcome.session, 16)
@@ -75,6 +76,7 @@ class Session:
         self._ticket: Any = ffi.new("struct hfe_ticket *")
         self._ticket_buffer: Any = ffi.buffer(self._ticket)
         self._last: SessionStatus | None = None
+        self._closed = False
         self._dead = False  # in a forked child
         if terms.owns_region:
             forks.forget_in_children(self)
@@ -191,15 +193,17 @@ class Session:
         Raises StreamStuck where the stream does not get past what it was given: then the region, its watchdog and the
         socket stay, and it can be called again.
         """
-        if self._last is not None or self._dead:
+        if self._closed or self._dead:
             return
         until = time.monotonic() + timeout_s
-        last = self.end(timeout_s)
+        # What was interrupted goes on where it was: nothing of the region is looked at once that is gone.
+        if self._last is None:
+            self._last = self.end(timeout_s)
         self._handle = None
-        self._last = last
         if self._owns_region:
             self.region.close()
-        farewell.say(self.channel, until - time.monotonic(), lost=last.lost)
+        self._closed = True
+        farewell.say(self.channel, until - time.monotonic(), lost=self._last.lost)
 
     def end(self, timeout_s: float) -> SessionStatus:
         """

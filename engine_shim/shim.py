@@ -26,10 +26,11 @@ from engine_shim.session import Session
 from engine_shim.shimoptions import ShimOptions
 from engine_shim.shimstatus import ShimStatus
 from engine_shim.shimview import ShimView
-from engine_shim.softstream import SoftStream
 from engine_shim.spare import Spare
+from engine_shim.stream import Stream
 from engine_shim.ticket import RoundRef, Ticket
-from hostflag.messages import EngineIdentity, Geometry, Welcome
+from hostflag.channel import Channel
+from hostflag.messages import EngineIdentity, FromDaemon, Geometry, Welcome
 from hostflag.verdicts import Loss, Skip, Verdict
 
 
@@ -53,7 +54,7 @@ class Shim:
         geometry: Geometry,
         model: str,
         engine: EngineIdentity,
-        stream: SoftStream,
+        stream: Stream,
         mode: Mode | None = None,
         options: ShimOptions | None = None,
     ) -> None:
@@ -67,12 +68,18 @@ class Shim:
         options = options or ShimOptions()
         self.mode = _mode_on(stream, options.mode if mode is None else mode, strict=options.strict)
         self.geometry = geometry
-        hello = hello_of(geometry, model, engine, options.deadline_ms, spin_us=options.spin_us, nap_us=options.nap_us)
+        hello = hello_of(
+            geometry, model, engine, options.deadline_ms,
+            spin_us=options.spin_us, nap_us=options.nap_us, echo_us=options.session.echo_us,
+        )  # fmt: skip
         self._seat = Seat()
         self._pool = Pool(options.regions)
         self._spare = Spare(stream, geometry)
         self._dead = False  # in a forked child
         self._last: ShimStatus | None = None
+        self._lost = Loss.NONE  # what the last session was, and its socket, while ``close`` is under way
+        self._leaving: Channel[FromDaemon] | None = None
+        self._closed = False
         self._looking = threading.Lock()  # who looks at regions, and who unmaps them
         socket = options.socket if path is None else Path(path)
         handover = Handover(socket, hello, stream=stream, pool=self._pool, mode=self.mode, options=options)
@@ -80,19 +87,21 @@ class Shim:
         self._view = ShimView(self.mode, stream, self._pool, self._keeper, self._spare)
         forks.forget_in_children(self)
         forks.close_at_exit(self)
-        self._keeper.start()
-        self._start(options)
+        try:
+            self._keeper.start()
+            self._start(options)
+        except BaseException:
+            # Ctrl-C among them: nobody else knows this shim yet, and its keeper is using the stream.
+            self.close()
+            raise
 
     def _start(self, options: ShimOptions) -> None:
+        if options.strict:
+            self.first_session(options.start_timeout_s)
+            return
         keeper = self._keeper
         with keeper.changed:
-            keeper.changed.wait_for(
-                lambda: keeper.reason is None or (keeper.tries > 0 and not options.strict), options.start_timeout_s
-            )
-        if keeper.reason is not None and options.strict:
-            fault = keeper.fault or HandshakeFailed(f"no session within {options.start_timeout_s:g} s")
-            self.close()
-            raise fault
+            keeper.changed.wait_for(lambda: keeper.reason is None or keeper.tries > 0, options.start_timeout_s)
 
     def _offer(self, session: Session | None) -> None:
         self._seat.offered = session
@@ -184,6 +193,18 @@ class Shim:
         with self._keeper.changed:
             return self._keeper.changed.wait_for(there, timeout_s)
 
+    def first_session(self, timeout_s: float) -> None:
+        """
+        Wait for a session, as ``options.strict`` does. Not the engine thread.
+
+        Raises how the last try failed where there is none in time: DaemonUnreachable, ConnectionRefusedByDaemon, HandshakeFailed.
+        """
+        keeper = self._keeper
+        with keeper.changed:
+            there = keeper.changed.wait_for(lambda: keeper.reason is None, timeout_s)
+        if not there:
+            raise keeper.fault or HandshakeFailed(f"no session within {timeout_s:g} s")
+
     @property
     def closed(self) -> bool:
         """Whether ``close`` has been done."""
@@ -194,10 +215,26 @@ class Shim:
         End the session and the keeper; unmap every region. Twice is harmless. Takes at most about ``timeout_s``.
 
         Raises StreamStuck where the stream does not get past what it was given: its regions stay, and it can be called again.
+        So it can where it was interrupted.
         """
-        if self._dead or self._last is not None:
+        if self._dead or self._closed:
             return
         until = time.monotonic() + timeout_s
+        if self._last is None:
+            self._end(timeout_s, until)
+        # Nobody finds a session or a region from here on; what is gone is not looked at again.
+        self._seat.clear()
+        self._pool.close()
+        self._spare.close()
+        self._keeper.close()
+        self._closed = True
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            # A daemon that was given up is not waited for: nothing of its region is mapped here any more.
+            farewell.say(leaving, until - time.monotonic() if self._lost is Loss.NONE else 0.0, lost=self._lost)
+
+    def _end(self, timeout_s: float, until: float) -> None:
+        """End keeper and sessions, and take the last look at what they did."""
         if not self._keeper.stop(timeout_s):
             raise StreamStuck(
                 f"the keeper did not end within {timeout_s:g} s: it is making a region known to the device"
@@ -207,16 +244,9 @@ class Shim:
         self._seat.settle()
         with self._looking:
             last = self._view.look(session)
-            lost = Loss.CLOSED if session is None else session.lost
-            self._seat.clear()
-            leaving = None if session is None else self._pool.leave()
-            self._pool.close()
+            self._lost = Loss.CLOSED if session is None else session.lost
+            self._leaving = self._pool.leave() or self._leaving
             self._last = last
-        self._spare.close()
-        self._keeper.close()
-        if leaving is not None:
-            # A daemon that was given up is not waited for: nothing of its region is mapped here any more.
-            farewell.say(leaving, until - time.monotonic() if lost is Loss.NONE else 0.0, lost=lost)
 
     def _end_sessions(self, until: float) -> None:
         """End the session in use, and lost ones that the stream was not past yet."""
@@ -253,7 +283,7 @@ class Shim:
         return session
 
 
-def _mode_on(stream: SoftStream, asked: Mode, *, strict: bool) -> Mode:
+def _mode_on(stream: Stream, asked: Mode, *, strict: bool) -> Mode:
     """Return how rounds will run: as asked, but where the stream cannot be parked the engine thread waits."""
     if asked is Mode.SYNC or stream.async_refusal is None:
         return asked

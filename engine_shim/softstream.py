@@ -126,6 +126,8 @@ class SoftStream:
         Raises StreamStuck where that takes longer than ``timeout_s``, and where a region, a session or a shim on it is not
         closed: nothing is freed and the stream goes on.
         """
+        if self._stream is None:  # also in a forked child, where nobody lets go of the lock
+            return
         with self._holding:
             if self._holds:
                 raise StreamStuck("the soft stream is in use: what is on it (a session, a shim) has not been closed")

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How our programs start: what they consist of is imported where Ctrl-C is no traceback. Imports next to nothing itself."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Final
+
+
+INTERRUPTED: Final = 130
+UNREAD: Final = 141  # as a shell has it of who is ended by SIGPIPE
+
+
+def run(module: str, argv: Sequence[str] | None) -> int:
+    """
+    Import a program and run its ``main``. Returns the exit status: its own; 130 for a Ctrl-C that it does not handle.
+
+    A Ctrl-C while it is imported ends the process at once: nothing was begun that would have to be cleaned up.
+    """
+    main = _imported(module)
+    try:
+        return main(argv)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def unread() -> int:
+    """Nobody reads our output any more: let what is still to be flushed go nowhere, return the exit status for it."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+    return UNREAD
+
+
+def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
+    ours = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # else it is ignored, or somebody's who imports us
+    if ours:
+        signal.signal(signal.SIGINT, _end)
+    try:
+        main: Callable[[Sequence[str] | None], int] = importlib.import_module(module).main
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    return main
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
