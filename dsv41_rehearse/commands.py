@@ -18,11 +18,12 @@ import engine_shim
 
 from dsv41_rehearse import bench, bench_curve, bench_overlap, demo, interrupts, kills, options, picture, summary
 from dsv41_rehearse.audit_compare import AuditError, Comparison, compare
+from dsv41_rehearse.drills import registry, runner
 from dsv41_rehearse.drive import Drive, drive
 from dsv41_rehearse.engine import StreamStuckError
 from dsv41_rehearse.outcome import report as make_report
 from dsv41_rehearse.progress import Shown, Silent, said
-from dsv41_rehearse.report import ReportError, RunReport, check_writable, write
+from dsv41_rehearse.report import ReportError, RunReport, check_writable, origin, write
 from dsv41_rehearse.scenario import ScenarioError
 from dsv41_rehearse.stack import StackError
 from dsv41_rehearse.text import TextError
@@ -158,6 +159,16 @@ def _bench(arguments: argparse.Namespace, console: Console) -> int:
     return bench.main(arguments, console)
 
 
+def _drill(arguments: argparse.Namespace, console: Console) -> int:
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    what = runner.Run(
+        drills=registry.chosen(arguments.names), scale="full" if arguments.full else "quick", repeat=arguments.repeat,
+        seed=arguments.seed, json=arguments.json, command=origin(arguments.seed).command,
+    )  # fmt: skip
+    return WRONG if any(row.verdict == "WRONG" for row in runner.run(what, console)) else GOOD
+
+
 def _compare(arguments: argparse.Namespace, console: Console) -> int:
     found = compare(arguments.directory, arguments.k)
     summary.show_comparison(console, found)
@@ -183,4 +194,4 @@ def _make_directory(path: Path) -> None:
         raise ReportError(f"cannot write the audit in {path}: permission denied")
 
 
-_COMMANDS: Final = {"demo": _demo, "run": _run, "kills": _kills, "bench": _bench, "compare": _compare}
+_COMMANDS: Final = {"demo": _demo, "run": _run, "kills": _kills, "bench": _bench, "drill": _drill, "compare": _compare}
