@@ -40,6 +40,7 @@ class CudaStream:
         self.driver = driver or shared()
         self.handle = handle_of(handle)
         self.untried = True
+        self.copies = copies
         self._stream: Any = self._open()
         self._holds = 0
         self._holding = threading.Lock()

@@ -27,6 +27,10 @@ class HandshakeFailed(ShimError):
     """The daemon answered with something that is no handshake, or not in time, or its region cannot be used."""
 
 
+class DeviceRefused(HandshakeFailed):
+    """The device cannot serve the region; the message has its driver's own name for that."""
+
+
 class SubmitFailed(ShimError):
     """
     A submit could not be done. ``error`` is a positive errno.

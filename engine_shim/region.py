@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import os
 
-from typing import Any
+from typing import Any, Final
 
 from engine_shim._engine import ffi, lib
-from engine_shim.errors import HandshakeFailed
+from engine_shim.errors import DeviceRefused, HandshakeFailed
 from engine_shim.status import SessionStatus, status_of
 from engine_shim.stream import Stream
 from hostflag.messages import Geometry
+
+
+DEVICE_REASONS: Final = ("the stream cannot", "out of device memory")  # engineregion.c
 
 
 class Region:
@@ -30,7 +33,7 @@ class Region:
         result = lib.hfe_region_open(fd, c_stream, backlog_rows, region, reason)
         if result < 0:
             self._let_go()
-            raise HandshakeFailed(f"the region cannot be used: {text_of(reason[0])} ({os.strerror(-result)})")
+            raise _refusal(text_of(reason[0]), result, stream.fault)
         self._region: Any = region[0]
 
     @property
@@ -80,6 +83,14 @@ class Region:
         """Drop what a forked child has of it."""
         if self._region is not None:
             lib.hfe_region_forked(self._region)
+
+
+def _refusal(reason: str, result: int, fault: str | None) -> HandshakeFailed:
+    text = f"the region cannot be used: {reason} ({os.strerror(-result)}"
+    # What a device's driver said last is the reason only where it was asked.
+    if fault is None or not reason.startswith(DEVICE_REASONS):
+        return HandshakeFailed(f"{text})")
+    return DeviceRefused(f"{text}; {fault})")
 
 
 def text_of(pointer: Any) -> str:

@@ -32,6 +32,11 @@ static void leave(struct hfc_stream *s, int mode)
     (void)HFC_CALL(s->driver, cuCtxPopCurrent, &ours);
 }
 
+int hfc_use(struct hfc_stream *s)
+{
+    return HFC_CALL(s->driver, cuCtxSetCurrent, s->context);
+}
+
 /* ---- regions ---- */
 
 static struct hfc_keep *free_place(struct hfc_stream *s)

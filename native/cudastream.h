@@ -23,6 +23,7 @@ int hfc_open(struct hfc_driver *d, uint64_t handle, struct hfc_stream **ret_stre
    timeout_ns): then it is the caller's choice to leave it. The handle stays the caller's. */
 int hfc_close(struct hfc_stream *s, uint64_t timeout_ns);
 const struct hfe_stream *hfc_ops(struct hfc_stream *s);
+int hfc_use(struct hfc_stream *s); /* makes its context this thread's */
 /* Regions are only noted, not registered with the device: for synchronous rounds where it cannot. Writes and waits fail then. */
 void hfc_unregistered(struct hfc_stream *s);
 /* Whether the device has other addresses for registered memory than the CPU: known once a region is kept. */

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of a self-test: patterned ones that prove the order of things, one with a module load behind it, timed ones."""
+
+from __future__ import annotations
+
+import time
+
+from collections.abc import Callable
+from typing import Final
+
+from engine_shim.cudastream import CudaStream
+from engine_shim.errors import ShimError
+from engine_shim.selftest.arena import Arena
+from engine_shim.selftest.report import Latency, latency_of
+from engine_shim.session import Session
+from engine_shim.ticket import Ticket
+from hostflag.verdicts import Verdict
+
+
+WAIT_S: Final = 2.0  # a round takes microseconds; a stream that needs so long does not move
+
+
+class Failed(ShimError):
+    """A step of the self-test failed; the message says how."""
+
+
+class Stuck(Failed):
+    """And what it used must be kept: the device may still come to it."""
+
+
+class Rounds:
+    """Steps one after the other in one session, up to ``lanes`` of them in flight."""
+
+    def __init__(self, stream: CudaStream, session: Session, arena: Arena, lanes: int) -> None:
+        self._stream = stream
+        self._session = session
+        self._arena = arena
+        self._lanes = lanes
+        self._number = 0
+        self._flying: list[tuple[int, Ticket, int, list[list[int]]]] = []  # step, ticket, marker, expected
+        self._before: dict[int, list[list[int]]] = {}  # by slot: what its last round was answered
+
+    def prove(self, count: int) -> str:
+        """Do ``count`` rounds and hold every draft against what was sent. Raises Failed."""
+        for _ in range(count):
+            if len(self._flying) == self._lanes:
+                self._land()
+            self._start()
+        while self._flying:
+            self._land()
+        return f"{count} rounds of {self._arena.requests} requests, every draft as it had to be"
+
+    def load_a_module(self) -> str:
+        """Load a module that is new while a round is parked. Raises Failed."""
+        self._start()
+        _, ticket, _, _ = self._flying[0]
+        assert ticket.round is not None
+        self._await(lambda: self._session.word("gathered") == ticket.round, "gathered")
+        began = time.perf_counter()
+        self._stream.load_module()
+        took_ms = (time.perf_counter() - began) * 1e3
+        parked = not self._session.consumed(ticket.round)
+        self._land()
+        return f"a module load returned after {took_ms:.1f} ms, {'before' if parked else 'with'} the release of the parked round"
+
+    def measure(self, count: int) -> Latency:
+        """Time ``count`` rounds, one after the other. Raises Failed."""
+        submits, totals = [], []
+        for _ in range(count):
+            number, self._number = self._number, self._number + 1
+            self._arena.stage(number)
+            self._reached(self._stream.marker())
+            began = time.perf_counter_ns()
+            ticket = self._session.submit(self._arena.batch)
+            submitted = time.perf_counter_ns()
+            round_ = _round(ticket)
+            until = began + int(WAIT_S * 1e9)
+            while not self._session.consumed(round_):
+                if time.perf_counter_ns() > until:
+                    raise Stuck(f"round {round_} was not consumed within {WAIT_S:g} s")
+            totals.append(time.perf_counter_ns() - began)
+            submits.append(submitted - began)
+        return latency_of(submits, totals)
+
+    def _start(self) -> None:
+        number, self._number = self._number, self._number + 1
+        expected = self._arena.stage(number)
+        ticket = self._session.submit(self._arena.batch)
+        _round(ticket)
+        self._flying.append((number, ticket, self._arena.fetch(number), expected))
+
+    def _land(self) -> None:
+        number, ticket, marker, expected = self._flying[0]
+        round_ = _round(ticket)
+        self._reached(marker)
+        del self._flying[0]
+        self._await(lambda: self._session.verdict(round_) is not Verdict.OPEN, "decided")
+        verdict = self._session.verdict(round_)
+        if verdict is not Verdict.OK:
+            raise Failed(f"round {round_} ended {verdict.name if verdict else 'nowhere'}, not OK")
+        found = self._arena.returned(number)
+        slot = round_ % self._session.geometry.slots
+        before, self._before[slot] = self._before.get(slot), expected
+        if found != expected:
+            raise Failed(f"round {round_}: {_what_went_wrong(found, expected, before)}")
+
+    def _reached(self, marker: int) -> None:
+        if not self._stream.wait(marker, WAIT_S):
+            raise Stuck(f"the stream does not move: it was not past a round {WAIT_S:g} s after it was submitted")
+
+    def _await(self, there: Callable[[], bool], what: str) -> None:
+        until = time.monotonic() + WAIT_S
+        while not there():
+            if time.monotonic() > until:
+                raise Stuck(f"a round was not {what} within {WAIT_S:g} s: the stream does not move")
+            time.sleep(50e-6)
+
+
+def _round(ticket: Ticket) -> int:
+    if ticket.round is None:
+        raise Failed(f"a step made no round: {ticket.skip.name}")
+    return ticket.round
+
+
+def _what_went_wrong(found: list[list[int]], expected: list[list[int]], before: list[list[int]] | None) -> str:
+    wrong = [index for index, (got, due) in enumerate(zip(found, expected, strict=True)) if got != due]
+    if before is not None and all(found[index] == before[index] for index in wrong):
+        return f"the drafts of request {wrong[0]} are those of the slot's round before: the stream went on before the reply was there"
+    return f"the drafts of request {wrong[0]} do not follow from its rows: gathered was seen before the rows were there, or a copy went wrong"

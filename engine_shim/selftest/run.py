@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The self-test as a whole: step by step in a thread of its own, so that whatever does not come back is left behind there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import logging
+import threading
+import time
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from engine_shim._engine import lib
+from engine_shim.connection import connect
+from engine_shim.cudastream import CudaStream
+from engine_shim.errors import (
+    DeviceRefused,
+    DriverFault,
+    ShimError,
+    StreamFault,
+    StreamRefused,
+    StreamStuck,
+    SubmitFailed,
+)
+from engine_shim.options import SessionOptions
+from engine_shim.selftest.arena import Arena
+from engine_shim.selftest.report import Latency, Report, Step, image
+from engine_shim.selftest.rounds import Failed, Rounds, Stuck
+from engine_shim.session import Session
+from hostflag.messages import EngineIdentity, Geometry
+
+
+LANES: Final = 4
+REQUESTS: Final = 3
+ROWS_EACH: Final = 6
+LOAD_MS: Final = 30.0  # for how long a round is parked while a module is loaded
+DEADLINE_MS: Final = 5000.0  # no watchdog is to help a round along
+CLOSE_S: Final = 1.0
+ATTRIBUTES: Final = {
+    "HOST_REGISTER_SUPPORTED": lib.HFC_HOST_REGISTER,
+    "CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM": lib.HFC_HOST_POINTER,
+    "CAN_USE_64_BIT_STREAM_MEM_OPS": lib.HFC_STREAM_MEM_OPS,
+    "CAN_FLUSH_REMOTE_WRITES": lib.HFC_FLUSH_REMOTE_WRITES,
+    "UNIFIED_ADDRESSING": lib.HFC_UNIFIED_ADDRESSING,
+    "INTEGRATED": lib.HFC_INTEGRATED,
+}
+_log: Final = logging.getLogger("engine_shim")
+
+
+class SelfTest:
+    """
+    On a stream of its own beside ``stream``, whose context it uses, with echo sessions of the daemon at ``path``.
+
+    ``rounds``: patterned ones. ``timed``: timed ones of each kind; 0: no latencies. ``limit_s``: after so long it has failed, whatever
+    it is at. Nothing is launched: copies, writes and waits alone.
+    """
+
+    def __init__(
+        self,
+        stream: CudaStream,
+        path: Path,
+        *,
+        geometry: Geometry,
+        model: str,
+        engine: EngineIdentity,
+        rounds: int = 64,
+        timed: int = 0,
+        limit_s: float = 15.0,
+        options: SessionOptions | None = None,
+    ) -> None:
+        self._of = stream
+        self._path = path
+        self._geometry = msgspec.structs.replace(geometry, extra_bytes=0)
+        self._model = model
+        self._engine = msgspec.structs.replace(engine, name=f"{engine.name[:200]} (self-test)")
+        self._rounds = rounds
+        self._timed = timed
+        self._limit_s = limit_s
+        self._options = options or SessionOptions()
+        self._steps: list[Step] = []
+        self._latencies: dict[str, Latency] = {}
+        self._daemon: dict[str, str] = {}
+        self._network_timeout_ms = 0.0
+        self._doing = "start"
+        self._reason: str | None = None
+        self._stuck = False
+        self._fault: ShimError | None = None  # nothing was learned: no daemon
+
+    def run(self) -> Report:
+        """
+        Return what was found, within ``limit_s`` and a moment.
+
+        Raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed where there is no daemon to do it with.
+        """
+        thread = threading.Thread(target=self._run, name="hf-selftest", daemon=True)
+        thread.start()
+        thread.join(self._limit_s)
+        if thread.is_alive():
+            self._reason = f"the self-test did not come back within {self._limit_s:g} s, during: {self._doing}"
+            self._stuck = True
+        elif self._fault is not None:
+            raise self._fault
+        if self._stuck:
+            _log.error("self-test: %s; what the device may still touch is kept until the process ends", self._reason)
+        return self._report()
+
+    def _run(self) -> None:
+        try:
+            self._all()
+        except Stuck as failed:
+            self._reason, self._stuck = str(failed), True
+        except StreamStuck as failed:
+            self._reason, self._stuck = f"{self._doing}: {failed}", True
+        except (Failed, DeviceRefused, DriverFault, StreamRefused, StreamFault, SubmitFailed) as failed:
+            self._reason = str(failed)
+        except ShimError as fault:
+            self._fault = fault
+        except Exception as fault:  # noqa: BLE001 - whatever it is, no round is parked
+            _log.exception("the self-test failed")
+            self._reason = f"the self-test failed: {fault!r}"
+
+    def _all(self) -> None:
+        self._do("attributes", self._attributes)
+        self._of.use()
+        stream = CudaStream.create(driver=self._of.driver, copies=self._of.copies)
+        with self._session(stream, 0.0, "registration") as session, self._arena(stream, ROWS_EACH) as arena:
+            rounds = Rounds(stream, session, arena, LANES)
+            self._do("ordering", lambda: rounds.prove(self._rounds))
+            if self._timed:
+                self._latencies["3 requests"] = rounds.measure(self._timed)
+                with self._arena(stream, 0) as empty:
+                    self._latencies["empty round"] = Rounds(stream, session, empty, LANES).measure(self._timed)
+        load_ms = min(LOAD_MS, self._network_timeout_ms / 2)
+        with self._session(stream, load_ms * 1e3, "delay") as session, self._arena(stream, 1) as arena:
+            self._do("module load", Rounds(stream, session, arena, LANES).load_a_module)
+        stream.close(CLOSE_S)
+
+    def _do(self, name: str, what: Callable[[], str]) -> None:
+        """Do a step and note what came of it."""
+        self._doing = name
+        began = time.perf_counter()
+        detail, passed = "", False
+        try:
+            detail, passed = what(), True
+        except ShimError as fault:
+            detail = str(fault)
+            raise
+        finally:
+            self._steps.append(
+                Step(name=name, passed=passed, detail=detail, ms=round((time.perf_counter() - began) * 1e3, 2))
+            )
+
+    def _attributes(self) -> str:
+        if self._of.async_refusal is not None:
+            raise Failed(self._of.async_refusal)
+        return ", ".join(f"{name} {value}" for name, value in self._device_attributes().items())
+
+    @contextlib.contextmanager
+    def _session(self, stream: CudaStream, echo_us: float, step: str) -> Iterator[Session]:
+        """Give an echo session; it is closed only where all is well, and else kept with what the device may touch."""
+        opened: list[Session] = []
+
+        def begin() -> str:
+            session = connect(
+                self._path, geometry=self._geometry, model=self._model, engine=self._engine, stream=stream,
+                deadline_ms=DEADLINE_MS, options=dataclasses.replace(self._options, echo_us=echo_us, base=0),
+            )  # fmt: skip
+            opened.append(session)
+            welcome = session.welcome
+            self._daemon = {"version": welcome.version, "pid": str(welcome.pid)}
+            self._network_timeout_ms = welcome.network_timeout_ms
+            return f"a region is registered with the device; daemon {welcome.version}"
+
+        self._do(step, begin)
+        session = opened[0]
+        try:
+            yield session
+        except Stuck:
+            session.give_up()
+            raise
+        except ShimError:
+            # Wrong, but it moves: then it can be taken down in order.
+            with contextlib.suppress(StreamStuck):
+                session.close(CLOSE_S)
+            raise
+        session.close(CLOSE_S)
+
+    @contextlib.contextmanager
+    def _arena(self, stream: CudaStream, rows_each: int) -> Iterator[Arena]:
+        requests = min(REQUESTS, self._geometry.max_requests, self._geometry.state_slots)
+        lanes = min(LANES, self._geometry.slots)
+        arena = Arena(stream, self._geometry, requests=requests, rows_each=rows_each, lanes=lanes)
+        yield arena
+        arena.close()
+
+    def _device_attributes(self) -> dict[str, int]:
+        driver, device = self._of.driver, self._of.device
+        return {name: driver.attribute(device, number) for name, number in ATTRIBUTES.items()}
+
+    def _report(self) -> Report:
+        driver, device = self._of.driver, self._of.device
+        capability = [
+            driver.attribute(device, number) for number in (lib.HFC_CAPABILITY_MAJOR, lib.HFC_CAPABILITY_MINOR)
+        ]
+        return Report(
+            passed=self._reason is None,
+            reason=self._reason,
+            stuck=self._stuck,
+            device=self._of.device_name,
+            capability=".".join(map(str, capability)),
+            driver=driver.version,
+            library=driver.library,
+            attributes=self._device_attributes(),
+            image=image(),
+            daemon=dict(self._daemon),
+            steps=tuple(self._steps),
+            latencies=dict(self._latencies),
+            calls=driver.calls(),
+            when=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        )
