@@ -107,7 +107,8 @@ def _number(name: str, text: str, low: float, high: float) -> float:
 
 
 def _count(name: str, text: str, high: int) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= high):
+    # Its length first: of thousands of digits Python makes no number, and says so in words of its own.
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and int(text) <= high):
         raise _bad(name, text, f"a whole number from 0 to {high}")
     return int(text)
 

@@ -11,6 +11,8 @@ from typing import Final
 
 MOST: Final = 2**32 - 2  # -1 is nobody's: to the kernel it means "leave it"
 
+_DIGITS: Final = len(str(MOST))
+
 
 def uid_of(text: str) -> int:
     """Return a user's number. Raises ValueError where it is neither a number nor a user of this machine."""
@@ -33,4 +35,5 @@ def gid_of(text: str) -> int:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and int(text) <= MOST else None
+    # Its length first: of thousands of digits Python makes no number.
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= MOST else None

@@ -66,6 +66,8 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
         ("ASYNC_RESPAWNS", "-1"),
         ("ASYNC_RESPAWNS", "1.5"),
         ("ASYNC_RESPAWNS", "٣"),
+        ("ASYNC_RESPAWNS", "9" * 5000),
+        ("DAEMON_USERS", "9" * 5000),
         ("ASYNC_RESPAWN_RESET_S", "0"),
         ("ASYNC_RESPAWN_RESET_S", "inf"),
         ("SOCKET", "relative.sock"),

@@ -44,7 +44,7 @@ def host_and_port(text: str, whole: str) -> tuple[str, int]:
     """Split HOST:PORT. Raises ValueError, which quotes ``whole``."""
     host, separator, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    if not separator or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65_535:
         raise ValueError(f"{whole!r} needs a port of 0 to 65535 at its end, as in 127.0.0.1:8080")
     if not host or (":" in host and not bracketed):
         raise ValueError(f"{whole!r} needs a host before the port (an IPv6 address in brackets)")
