@@ -78,6 +78,8 @@ DAEMON: Final = Module(
         *("link.c", "round.c", "breaker.c", "roundloop.c", "loopstart.c", "loopcontrol.c", "heap.c"),
     ),
 )
+# For drills, never installed: the daemon can be made to stop at named points of its loop.
+FAILING: Final = DAEMON._replace(sources=(*DAEMON.sources, "failpoints.c"))
 STANDIN: Final = Module("dsv41_rehearse._standin", ("standin.h",), ("standin.c",))
 MODULES: Final = (SHARED, ENGINE, DAEMON, STANDIN)
 
@@ -110,7 +112,7 @@ def require_tools() -> None:
         raise BuildError(f"no Python.h in {include}: apt-get install python{version}-dev (or python3-dev)")
 
 
-def builder(module: Module, native: str = "native") -> cffi.FFI:
+def builder(module: Module, native: str = "native", defines: tuple[str, ...] = ()) -> cffi.FFI:
     """Return the FFI of a module, ready to compile. ``native`` is relative to the project's root, as setuptools asks."""
     require_tools()
     ffi = cffi.FFI()
@@ -123,7 +125,7 @@ def builder(module: Module, native: str = "native") -> cffi.FFI:
         sources=[f"{native}/{name}" for name in module.sources],
         depends=[f"{native}/{path.name}" for path in sorted(NATIVE.glob("*.h"))],
         include_dirs=[native],
-        extra_compile_args=COMPILE_ARGS + GLUE_ARGS,
+        extra_compile_args=[*COMPILE_ARGS, *GLUE_ARGS, *(f"-D{name}" for name in defines)],
         libraries=["pthread", "dl"],
         py_limited_api=True,
     )
@@ -182,12 +184,33 @@ def build_in_place(module: Module) -> None:
         os.chdir(ROOT)
 
 
+def build_failing(directory: Path) -> None:
+    """Compile the daemon's module with its failpoints into a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="dsv41-build-") as scratch:
+        os.chdir(scratch)
+        built = Path(builder(FAILING, str(NATIVE), ("HFD_FAILPOINTS",)).compile(tmpdir=scratch, verbose=False))
+        directory.mkdir(parents=True, exist_ok=True)
+        staged = directory / f".{built.name}.{os.getpid()}"
+        shutil.copy2(built, staged)
+        staged.rename(directory / built.name)
+        os.chdir(ROOT)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inplace", action="store_true", required=True, help="build beside the Python sources")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--inplace", action="store_true", help="build beside the Python sources")
+    where.add_argument("--failpoints", type=Path, metavar="DIR", help="the daemon's module with failpoints, for drills")
     parser.add_argument("module", nargs="*", help="import names of the modules to build (default: all)")
     arguments = parser.parse_args()
     failed = False
+    if arguments.failpoints is not None:
+        try:
+            build_failing(arguments.failpoints.absolute())
+        except (BuildError, cffi.VerificationError) as error:
+            print(f"build_ffi: {error}", file=sys.stderr)
+            return 1
+        return 0
     for module in MODULES:
         if arguments.module and module.name not in arguments.module:
             continue

@@ -9,6 +9,7 @@
 
 #include "breaker.h"
 #include "eventring.h"
+#include "failpoints.h"
 #include "roundloop.h"
 #include "roundwire.h"
 
