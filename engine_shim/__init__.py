@@ -2,21 +2,26 @@
 """
 The engine side: connect to a daemon, submit a step's rows, take its drafts. Imports no CUDA library and no numpy.
 
-Device memory and kernels are addresses; a stream is whatever runs them in order (here the soft stream).
+Device memory is addresses, or arrays that say theirs; a stream is whatever runs things in order: a CUDA stream, or the soft stream.
 """
 
 from __future__ import annotations
 
 from engine_shim.batch import REQUEST_FIELDS, Batch
 from engine_shim.connection import connect
+from engine_shim.cudadriver import CudaDriver
+from engine_shim.cudastream import CudaStream
 from engine_shim.errors import (
     AsyncRefused,
     ConnectionRefusedByDaemon,
     DaemonUnreachable,
+    DeviceRefused,
+    DriverFault,
     HandshakeFailed,
     SessionClosed,
     ShimError,
     StreamFault,
+    StreamRefused,
     StreamStuck,
     SubmitFailed,
 )
@@ -29,6 +34,7 @@ from engine_shim.shimoptions import ShimOptions
 from engine_shim.shimstatus import Recoveries, RegionCounts, ShimStatus
 from engine_shim.softstream import SoftStream
 from engine_shim.status import SessionStatus
+from engine_shim.stream import Stream
 from engine_shim.ticket import RoundRef, Ticket
 
 
@@ -37,7 +43,11 @@ __all__ = [
     "AsyncRefused",
     "Batch",
     "ConnectionRefusedByDaemon",
+    "CudaDriver",
+    "CudaStream",
     "DaemonUnreachable",
+    "DeviceRefused",
+    "DriverFault",
     "HandshakeFailed",
     "Mode",
     "Recoveries",
@@ -56,7 +66,9 @@ __all__ = [
     "ShimStatus",
     "ShippedRequest",
     "SoftStream",
+    "Stream",
     "StreamFault",
+    "StreamRefused",
     "StreamStuck",
     "SubmitFailed",
     "Ticket",

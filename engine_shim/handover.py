@@ -14,12 +14,12 @@ from typing import Final
 from engine_shim.connection import bring_region
 from engine_shim.errors import ConnectionRefusedByDaemon, HandshakeFailed
 from engine_shim.handshake import Handshake, Patience, reach
-from engine_shim.mode import Mode
 from engine_shim.pool import Place, Pool
 from engine_shim.region import Region
 from engine_shim.session import Session, SessionTerms
 from engine_shim.shimoptions import ShimOptions
 from engine_shim.stream import Stream
+from engine_shim.trial import Trial
 from engine_shim.trust import trusted_uids
 from hostflag.channel import Channel
 from hostflag.messages import FromDaemon, Hello, Ready, Welcome
@@ -41,13 +41,13 @@ class Handover:
     """
 
     def __init__(
-        self, path: Path, hello: Hello, *, stream: Stream, pool: Pool, mode: Mode, options: ShimOptions
+        self, path: Path, hello: Hello, *, stream: Stream, pool: Pool, trial: Trial, options: ShimOptions
     ) -> None:
         self._path = path
         self._hello = hello
         self._stream = stream
         self._pool = pool
-        self._mode = mode
+        self._trial = trial
         self._options = options
         self.place: Place | None = None
         self.adopted = False
@@ -56,9 +56,10 @@ class Handover:
         """
         Return a new session. ``bell`` becomes readable where ``over`` may have turned true: then Interrupted is raised.
 
-        Raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed. A connection that a region went over, either way,
+        Raises DaemonUnreachable, ConnectionRefusedByDaemon, HandshakeFailed, or AsyncRefused by a strict self-test. A connection that a region went over, either way,
         is that region's fence then; any other is closed.
         """
+        self._trial.settle(self._path)
         until = time.monotonic() + self._options.handshake_s
         channel = reach(self._path, 0)
         self.place = None
@@ -126,7 +127,7 @@ class Handover:
         assert self.place is not None
         terms = SessionTerms(
             deadline_ms=self._options.deadline_ms,
-            mode=self._mode,
+            mode=self._trial.mode,
             options=self._options.session,
             owns_region=False,
             loss_fd=loss,

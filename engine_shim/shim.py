@@ -29,6 +29,7 @@ from engine_shim.shimview import ShimView
 from engine_shim.spare import Spare
 from engine_shim.stream import Stream
 from engine_shim.ticket import RoundRef, Ticket
+from engine_shim.trial import Trial
 from hostflag.channel import Channel
 from hostflag.messages import EngineIdentity, FromDaemon, Geometry, Welcome
 from hostflag.verdicts import Loss, Skip, Verdict
@@ -63,10 +64,12 @@ class Shim:
 
         Returns once there is a session, or after ``options.start_timeout_s`` without one: target-only then, unless
         ``options.strict``: that raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed, with nothing left behind.
-        Where ASYNC is asked for and the stream refuses it, rounds are SYNC and ``status().async_refusal`` says why; strict: AsyncRefused.
+        Where ASYNC is asked for and the stream refuses it, or fails its self-test (a CUDA stream's; before the first session), rounds are
+        SYNC and ``status().async_refusal`` says why; strict: AsyncRefused.
         """
         options = options or ShimOptions()
-        self.mode = _mode_on(stream, options.mode if mode is None else mode, strict=options.strict)
+        asked = options.mode if mode is None else mode
+        self._trial = Trial(stream, asked, options, geometry=geometry, model=model, engine=engine)
         self.geometry = geometry
         hello = hello_of(
             geometry, model, engine, options.deadline_ms,
@@ -82,9 +85,9 @@ class Shim:
         self._closed = False
         self._looking = threading.Lock()  # who looks at regions, and who unmaps them
         socket = options.socket if path is None else Path(path)
-        handover = Handover(socket, hello, stream=stream, pool=self._pool, mode=self.mode, options=options)
+        handover = Handover(socket, hello, stream=stream, pool=self._pool, trial=self._trial, options=options)
         self._keeper = Keeper(handover, self._pool, options, self._offer)
-        self._view = ShimView(self.mode, stream, self._pool, self._keeper, self._spare)
+        self._view = ShimView(self._trial, stream, self._pool, self._keeper, self._spare)
         forks.forget_in_children(self)
         forks.close_at_exit(self)
         try:
@@ -197,11 +200,13 @@ class Shim:
         """
         Wait for a session, as ``options.strict`` does. Not the engine thread.
 
-        Raises how the last try failed where there is none in time: DaemonUnreachable, ConnectionRefusedByDaemon, HandshakeFailed.
+        Raises how the last try failed where there is none in time: DaemonUnreachable, ConnectionRefusedByDaemon, HandshakeFailed; or
+        AsyncRefused at once, where a strict self-test failed.
         """
         keeper = self._keeper
         with keeper.changed:
-            there = keeper.changed.wait_for(lambda: keeper.reason is None, timeout_s)
+            keeper.changed.wait_for(lambda: keeper.reason is None or isinstance(keeper.fault, AsyncRefused), timeout_s)
+            there = keeper.reason is None
         if not there:
             raise keeper.fault or HandshakeFailed(f"no session within {timeout_s:g} s")
 
@@ -281,13 +286,3 @@ class Shim:
         if session is None:
             raise LookupError(f"session {ref.session:016x} of round {ref.round} is forgotten")
         return session
-
-
-def _mode_on(stream: Stream, asked: Mode, *, strict: bool) -> Mode:
-    """Return how rounds will run: as asked, but where the stream cannot be parked the engine thread waits."""
-    if asked is Mode.SYNC or stream.async_refusal is None:
-        return asked
-    if strict:
-        raise AsyncRefused(f"rounds cannot be asynchronous: {stream.async_refusal}")
-    _log.warning("rounds are synchronous: %s", stream.async_refusal)
-    return Mode.SYNC

@@ -21,6 +21,7 @@ class ShimOptions:
     ``strict``: Shim(...) raises where there is no session within ``start_timeout_s``; else it starts target-only and goes on
     trying. ``handshake_s``: how long a daemon may take from connect to READY. ``backoff_ms``: first and longest pause between
     two tries. ``respawns``: sessions that may be lost unplanned in ``respawn_reset_s`` seconds and are followed by another one.
+    ``self_test``: a CUDA stream is tried before rounds are parked on it, for at most ``self_test_s`` seconds.
     ``regions``: how many there may be, fenced ones included. ``spin_us``, ``nap_us``: hints to the daemon, None for its own.
     """
 
@@ -33,6 +34,8 @@ class ShimOptions:
     backoff_ms: tuple[float, float] = (10.0, 200.0)
     respawns: int = 3
     respawn_reset_s: float = 3600.0
+    self_test: bool = True
+    self_test_s: float = 15.0
     regions: int = 4
     spin_us: float | None = None
     nap_us: float | None = None

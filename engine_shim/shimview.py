@@ -8,20 +8,20 @@ import collections
 from collections.abc import Sequence
 
 from engine_shim.keeper import Keeper
-from engine_shim.mode import Mode
 from engine_shim.pool import Pool
 from engine_shim.session import Session
 from engine_shim.shimstatus import ShimStatus, recoveries_of
 from engine_shim.spare import Spare
 from engine_shim.status import SessionStatus
 from engine_shim.stream import Stream
+from engine_shim.trial import Trial
 
 
 class ShimView:
     """Looks; whoever calls makes sure that nothing is unmapped meanwhile."""
 
-    def __init__(self, mode: Mode, stream: Stream, pool: Pool, keeper: Keeper, spare: Spare) -> None:
-        self._mode = mode
+    def __init__(self, trial: Trial, stream: Stream, pool: Pool, keeper: Keeper, spare: Spare) -> None:
+        self._trial = trial
         self._stream = stream
         self._kept_before = stream.kept
         self._pool = pool
@@ -48,8 +48,8 @@ class ShimView:
     ) -> ShimStatus:
         keeper = self._keeper
         return ShimStatus(
-            mode=self._mode,
-            async_refusal=self._stream.async_refusal,
+            mode=self._trial.mode,
+            async_refusal=self._trial.refusal,
             session=None if session is None else session.id,
             target_only=None if session is not None else reason,
             sessions=keeper.sessions,

@@ -48,7 +48,7 @@ struct CUctx_st {
 
 static struct CUctx_st context;
 static _Thread_local CUcontext current;
-static _Atomic int parked, frozen, corrupt_in, hurried;
+static _Atomic int parked, frozen, corrupt_in, stuck;
 static _Atomic uint64_t held_up, events;
 static int attributes[ATTRIBUTES];
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -91,7 +91,7 @@ static void run(const struct op *op)
         break;
     case WAIT:
         atomic_fetch_add(&parked, 1);
-        while ((int32_t)(atomic_load_explicit((_Atomic uint32_t *)(void *)op->to, memory_order_acquire) - op->value) < 0)
+        while ((int32_t)(atomic_load_explicit((_Atomic uint32_t *)(void *)op->to, memory_order_acquire) - op->value) < 0 || atomic_load(&stuck))
             nap();
         atomic_fetch_sub(&parked, 1);
         break;
@@ -157,7 +157,7 @@ static CUresult copy(CUstream s, const void *to, size_t to_pitch, const void *fr
 /* What the driver does as soon as nothing is parked. */
 static void wait_for_release(void)
 {
-    if (!atomic_load(&parked) || atomic_load(&hurried))
+    if (!atomic_load(&parked))
         return;
     atomic_fetch_add(&held_up, 1);
     while (atomic_load(&parked))

@@ -23,10 +23,10 @@ EXPORT void fake_freeze(int on)
     atomic_store(&frozen, on);
 }
 
-/* Whoever waits for a parked stream inside the driver is let through, as no driver does. */
-EXPORT void fake_hurry(int on)
+/* A wait does not end, whatever its word says; 0: those that are due end. */
+EXPORT void fake_stick(int on)
 {
-    atomic_store(&hurried, on);
+    atomic_store(&stuck, on);
 }
 
 EXPORT void fake_capture(CUstream s, int on)
