@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from engine_shim._engine import ffi, lib
+from engine_shim.pointers import address_of, source_of
 
 
 MAX_SOURCES: Final = int(lib.HFE_MAX_SOURCES)
@@ -70,15 +71,23 @@ class Batch:
         flags = (DRAFT if draft else 0) | (PREFILL if prefill else 0)
         self.requests[index] = (slot, generation, first_row, rows, flags, to_come)
 
-    def set_sources(self, sources: Sequence[tuple[int, int, int]]) -> None:
-        """
-        Say where rows come from: (device address, pitch, width) of each 2D array, in bytes; side by side they make a row.
+    def set_requests(self, requests: Sequence[tuple[int, int, int, int, int, int]]) -> None:
+        """Fill all at once: (slot, generation, first_row, rows, flags of DRAFT and PREFILL, to_come) of each, in batch order."""
+        count = len(requests)
+        self.n_requests = count
+        self.requests[0:count] = requests
 
-        Raises ValueError for more than ``MAX_SOURCES``.
+    def set_sources(self, sources: Sequence[Any]) -> None:
+        """
+        Say where rows come from: 2D device arrays [rows, columns], or (address, pitch, width) of each in bytes.
+
+        Side by side they make a row.
+
+        Raises ValueError for more than ``MAX_SOURCES``, TypeError and ValueError for what is no such array.
         """
         if len(sources) > MAX_SOURCES:
             raise ValueError(f"{len(sources)} sources: at most {MAX_SOURCES}")
-        for index, (address, pitch, width) in enumerate(sources):
+        for index, (address, pitch, width) in enumerate(map(source_of, sources)):
             source = self._sources[index]
             setattr(source, "from", ffi.cast("void *", address))
             source.pitch = pitch
@@ -86,14 +95,18 @@ class Batch:
         self.c.n_sources = len(sources)
 
     def set_arrays(
-        self, *, positions: int, tokens: int, num_sampled: int, num_rejected: int,
-        last_sampled: int, next_prefill: int, drafts_out: int,
+        self, *, positions: Any, tokens: Any, num_sampled: Any, num_rejected: Any,
+        last_sampled: Any, next_prefill: Any, drafts_out: Any,
     ) -> None:  # fmt: skip
-        """Give the device addresses of ``struct hfe_batch``'s arrays. ``drafts_out`` 0: a step that takes no drafts."""
-        self.c.positions = ffi.cast("int64_t *", positions)
-        self.c.tokens = ffi.cast("int32_t *", tokens)
-        self.c.num_sampled = ffi.cast("int32_t *", num_sampled)
-        self.c.num_rejected = ffi.cast("int32_t *", num_rejected)
-        self.c.last_sampled = ffi.cast("int64_t *", last_sampled)
-        self.c.next_prefill = ffi.cast("int32_t *", next_prefill)
-        self.c.drafts_out = ffi.cast("int64_t *", drafts_out)
+        """
+        Give ``struct hfe_batch``'s arrays: device addresses, or device arrays (contiguous). ``drafts_out`` 0: a step without drafts.
+
+        They are read when the step runs: whoever gives arrays keeps them until then.
+        """
+        self.c.positions = ffi.cast("int64_t *", address_of(positions))
+        self.c.tokens = ffi.cast("int32_t *", address_of(tokens))
+        self.c.num_sampled = ffi.cast("int32_t *", address_of(num_sampled))
+        self.c.num_rejected = ffi.cast("int32_t *", address_of(num_rejected))
+        self.c.last_sampled = ffi.cast("int64_t *", address_of(last_sampled))
+        self.c.next_prefill = ffi.cast("int32_t *", address_of(next_prefill))
+        self.c.drafts_out = ffi.cast("int64_t *", address_of(drafts_out))

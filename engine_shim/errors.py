@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 
@@ -35,12 +36,23 @@ class SubmitFailed(ShimError):
     """
     A submit could not be done. ``error`` is a positive errno.
 
-    EINVAL: the batch was none, nothing happened. Else a stream operation failed and the session is lost.
+    EINVAL: the batch was none, nothing happened. EBUSY: the stream is being captured, nothing happened. Else a stream operation failed
+    and the session is lost; the message has the driver's own name for why.
     """
 
     def __init__(self, error: int, what: str) -> None:
         super().__init__(f"{what}: {os.strerror(error)}")
         self.error = error
+
+    @classmethod
+    def of(cls, error: int, fault: str | None, *, lost: bool) -> SubmitFailed:
+        """Return what became of a submit. ``fault``: what the stream's driver said last. ``lost``: whether a session went with it."""
+        if error == errno.EINVAL:
+            return cls(error, "the batch does not fit the session's geometry, or lacks an array")
+        if error == errno.EBUSY:
+            return cls(error, "the stream is being captured into a graph: submit before or after that")
+        what = f"a stream operation failed ({fault})" if fault else "a stream operation failed"
+        return cls(error, f"{what}, the session is lost" if lost else what)
 
 
 class StreamFault(ShimError):

@@ -245,10 +245,7 @@ class Session:
 
     def _to_ticket(self, result: int) -> Ticket:
         if result < 0:
-            error = -result
-            if error == errno.EINVAL:
-                raise SubmitFailed(error, "the batch does not fit the session's geometry, or lacks an array")
-            raise SubmitFailed(error, "a stream operation failed, the session is lost")
+            raise SubmitFailed.of(-result, self._stream.fault, lost=True)
         return ticket_of(self._ticket_buffer, self.id)
 
 

@@ -30,6 +30,7 @@ class Spare:
             self._let_go()
             raise ShimError(f"no device memory for steps without a session: {os.strerror(-result)}")
         self._spare: Any = spare[0]
+        self._stream = stream
         self._ticket: Any = ffi.new("struct hfe_ticket *")
         self._ticket_buffer: Any = ffi.buffer(self._ticket)
 
@@ -37,7 +38,7 @@ class Spare:
         """Enqueue legal ids. Raises SubmitFailed."""
         result = lib.hfe_spare_submit(self._spare, batch.c, self._ticket)
         if result < 0:
-            raise SubmitFailed(-result, "the batch does not fit the geometry, or a stream operation failed")
+            raise SubmitFailed.of(-result, self._stream.fault, lost=False)
         return ticket_of(self._ticket_buffer, None)
 
     def status(self) -> SessionStatus:
