@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the fuzzers in C from the product's own sources, with sanitizers, into a folder of their own: never in place."""
+
+from __future__ import annotations
+
+import platform
+import re
+import runpy
+import shutil
+import subprocess
+import tempfile
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fuzz.targets import NATIVE, ROOT, Target
+
+
+PRODUCT: Final = ROOT / "native"
+SANITIZERS: Final = "address,undefined"
+# Of build_ffi.py's flags less what only a module needs. Types are punned by the fake libzmq as by the real one.
+FLAGS: Final = (
+    *("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"),
+    *("-fno-strict-aliasing", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"),
+)
+
+
+class CannotBuild(Exception):
+    """The compiler that is needed is not here; the message says what to install."""
+
+
+def product_sources() -> list[Path]:
+    """Return what the daemon's module and the shared one are made of, as build_ffi.py lists it."""
+    modules = runpy.run_path(str(PRODUCT / "build_ffi.py"))
+    return sorted({PRODUCT / name for key in ("SHARED", "DAEMON") for name in modules[key].sources})
+
+
+def fuzzing_clang() -> str:
+    """Return a clang that has libFuzzer. Raises CannotBuild."""
+    clang = shutil.which("clang")
+    if clang is None:
+        raise CannotBuild("no clang here: apt-get install clang libclang-rt-14-dev")
+    probe = subprocess.run(
+        [clang, "-fsanitize=fuzzer,address", "-x", "c", "-", "-o", "/dev/null"],
+        input="#include <stddef.h>\nint LLVMFuzzerTestOneInput(const char *d, size_t n) { return d == 0 && n == 1; }\n",
+        text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    if probe.returncode:
+        raise CannotBuild(f"{clang} has no libFuzzer: apt-get install libclang-rt-{_major(clang)}-dev")
+    return clang
+
+
+def _major(clang: str) -> str:
+    said = subprocess.run([clang, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"version (\d+)", said)
+    return found[1] if found else "14"
+
+
+def build(target: Target, folder: Path, product: Sequence[Path] | None = None) -> Path:
+    """Return the fuzzer, built where it is missing or older than its sources. Raises CannotBuild, CalledProcessError."""
+    return _build(target, folder / target.name, fuzzing_clang(), "fuzzer", (), product)
+
+
+def build_replay(target: Target, folder: Path) -> Path:
+    """Return a program that runs the target on the files it is given, without libFuzzer. Raises CannotBuild, CalledProcessError."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise CannotBuild("no C compiler here: apt-get install gcc libc6-dev")
+    return _build(target, folder / f"replay-{target.name}", compiler, "", ("replay.c",), None)
+
+
+def _build(
+    target: Target, program: Path, compiler: str, also: str, more: Sequence[str], product: Sequence[Path] | None
+) -> Path:
+    sources = [*(NATIVE / name for name in (*target.sources, *more)), *(product or product_sources())]
+    newest = max(path.stat().st_mtime for each in sources for path in (each, *each.parent.glob("*.h")))
+    if program.exists() and program.stat().st_mtime > newest:
+        return program
+    program.parent.mkdir(parents=True, exist_ok=True)
+    headers = sources[-1].parent  # a patched copy brings its own
+    command = [
+        compiler, *FLAGS, f"-fsanitize={also + ',' if also else ''}{SANITIZERS}", f"-I{headers}", f"-I{NATIVE}",
+        *map(str, sources), *(f"-Wl,--wrap={name}" for name in target.wrap), "-ldl",
+    ]  # fmt: skip
+    # Renamed when it is whole: another run may look at the same moment.
+    with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
+        made = Path(scratch) / program.name
+        subprocess.run([*command, "-o", str(made)], check=True, cwd=scratch)
+        made.rename(program)
+    return program
+
+
+def can_fuzz_here() -> bool:
+    """Whether the fuzzers in C are meant for this machine: their sanitizers' runtime is for these."""
+    return platform.machine() in {"x86_64", "aarch64"}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fuzzes what a daemon takes in from a worker: parts and monitor events through the ZMQ transport, messages through the
+ * link, replies into the region. The loop is the product's, on this thread, with a clock of the fuzzer's and no waits; what it
+ * may make of a message is judged again here (judge.c) and must agree.
+ */
+#include "judge.h"
+#include "regions.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <time.h>
+
+#define SESSION UINT64_C(0x5e55104d)
+#define MAX_STEPS 200
+#define BIG_BYTES (HW_MAX_CONTROL_BYTES + 4096) /* of a message that the input does not hold itself */
+#define ARENA_BYTES (1 << 20)
+
+static struct hf_region regions[N_GEOMETRIES];
+static uint64_t now_ns;
+static struct { /* messages that are made up here, and must live until they are handed out */
+    unsigned char bytes[ARENA_BYTES];
+    size_t used;
+} arena;
+
+uint64_t __wrap_hf_now_ns(void);
+uint64_t __wrap_hf_now_ns(void)
+{
+    return now_ns += 1000;
+}
+
+/* The link's descriptors are ready where something is queued; else the time passes at once. */
+int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
+int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
+{
+    bool ready = n > 2 && fake_waiting(&fake.dealer) + fake_waiting(&fake.monitor) > 0;
+
+    (void)mask;
+    for (nfds_t i = 0; i < n; i++)
+        fds[i].revents = i >= 2 && ready ? POLLIN : 0;
+    if (!ready)
+        now_ns += (uint64_t)timeout->tv_sec * 1000000000 + (uint64_t)timeout->tv_nsec;
+    return ready;
+}
+
+static unsigned char *reserve(size_t bytes)
+{
+    unsigned char *at = arena.bytes + arena.used;
+
+    if (bytes > ARENA_BYTES - arena.used)
+        return NULL;
+    arena.used += bytes;
+    memset(at, 'x', bytes);
+    return at;
+}
+
+static void give_link(struct hfd_loop *l)
+{
+    struct hfd_given *given = malloc(sizeof(*given));
+    struct hfd_encoded *open = malloc(sizeof(*open) + sizeof(struct hw_header));
+    struct hw_header h = hfd_wire_control(SESSION, HW_OPEN, 0);
+
+    MUST(given && open);
+    open->bytes = sizeof(h);
+    memcpy(open->data, &h, sizeof(h));
+    *given = (struct hfd_given){.tag = 7, .open = open};
+    fake_reset();
+    MUST(hfd_zmq_open((struct hfd_zmq *)(uintptr_t)&fake_library, &fake.dealer, &fake.monitor, BIG_BYTES, &given->transport) == 0);
+    hfd_link_take(l, given);
+}
+
+static void hear(struct hfd_loop *l)
+{
+    struct hfd_event event;
+
+    while (hfd_events_take(&l->events, &event))
+        judge_event(&event);
+    if (!l->link.transport)
+        give_link(l);
+}
+
+static struct hfd_loop *new_loop(struct cursor *c, const struct hf_region *r)
+{
+    struct hfd_loop *l = calloc(1, sizeof(*l));
+    uint8_t settings = cursor_u8(c);
+    uint32_t base = settings & 1 ? 0xfffffffe : 5;
+
+    MUST(l);
+    l->config = (struct hfd_config){.session = SESSION, .network_timeout_ns = 1, .nap_ns = 1, .ping_ns = 100000,
+                                    .ping_limit_ns = 200000, .open_limit_ns = 300000, .reopen_ns = 50000, .socket = -1,
+                                    .event_fd = -1, .base = base, .breaker_failures = settings >> 1 & 3,
+                                    .breaker_cool_ns = 40000};
+    l->region = *r;
+    l->command_fd = -1;
+    l->done = base;
+    memset(r->base + r->layout.engine_words, 0, r->layout.stats - r->layout.engine_words);
+    atomic_store(&r->engine->submitted.value, base);
+    atomic_store(&r->engine->gathered.value, base);
+    atomic_store(&r->shared->released.value, base);
+    atomic_store(&r->daemon->retired.value, base);
+    hfd_breaker_init(l);
+    hf_nap_init(&l->nap, 0, 1);
+    MUST(hfd_wire_init(&l->wire, &l->region, SESSION) == 0);
+    return l;
+}
+
+static void put_events(struct cursor *c, struct fake_queue *q)
+{
+    static const uint16_t events[] = {0x1000, 0x0200, 0x0001, 0x0800, 0x2000, 0x4000, 0x0400, 0};
+    uint8_t choice = cursor_u8(c);
+    unsigned char *at = reserve(7);
+    uint16_t event = events[choice & 7] ? events[choice & 7] : cursor_u16(c);
+    uint32_t value = choice & 8 ? cursor_u32(c) : 9;
+
+    if (!at)
+        return;
+    memcpy(at, &event, sizeof(event));
+    memcpy(at + 2, &value, sizeof(value));
+    if (choice & 0x10)
+        fake_put(q, NULL, 0, false, choice & 0x20 ? EINTR : EAGAIN);
+    fake_put(q, at, choice >> 6 == 3 ? choice & 7 : 6, true, 0);
+    fake_put(q, at, 0, false, 0);
+}
+
+/* A message of this session with a header that fits, unless the input says otherwise, before a body that may not. */
+static void put_message(struct cursor *c, struct fake_queue *q)
+{
+    uint8_t type = cursor_u8(c), spoil = cursor_u8(c);
+    size_t want = spoil & 1 ? BIG_BYTES : cursor_u8(c), got;
+    const uint8_t *body = cursor_bytes(c, want, &got);
+    size_t bytes = spoil & 1 ? want - (spoil >> 4) * 512 : got;
+    struct hw_header h = hfd_wire_control(SESSION ^ (spoil & 2), type % (HW_TYPE_MAX + 1), spoil & 4 ? cursor_u32(c) : 0);
+    unsigned char *at = reserve(sizeof(h) + bytes);
+
+    if (!at)
+        return;
+    h.version = spoil & 8 ? 2 : h.version;
+    h.body_bytes = (uint32_t)bytes;
+    memcpy(at, &h, sizeof(h));
+    memcpy(at + sizeof(h), body, got < bytes ? got : bytes);
+    fake_put(q, at, sizeof(h) + bytes, type & 0x80, 0);
+    if (type & 0x80)
+        fake_put(q, at, type & 0x40, false, 0);
+}
+
+/* A reply to the next round, or to one near it, as a worker makes it but for what the input spoils. */
+static void put_reply(struct cursor *c, struct fake_queue *q, const struct hfd_loop *l, uint32_t n_requests)
+{
+    const struct hf_geometry *g = &l->region.geometry;
+    uint8_t spoil = cursor_u8(c);
+    struct hw_reply reply = {.status = spoil & 1 ? cursor_u8(c) : 0, .n_requests = n_requests, .drafts = g->drafts, .extra_bytes = g->extra_bytes};
+    size_t n_ids, bytes, got;
+    struct hw_header h = hfd_wire_control(SESSION, HW_REPLY, l->done + 1);
+    unsigned char *at;
+    const uint8_t *ids;
+
+    if (spoil & 2)
+        reply.n_requests = cursor_u8(c);
+    if (spoil & 4)
+        memcpy((unsigned char *)&reply + (cursor_u8(c) & 15), &(uint32_t){cursor_u32(c)}, 1);
+    if (reply.status)
+        reply.n_requests = reply.drafts = reply.extra_bytes = 0;
+    n_ids = (size_t)(reply.n_requests & 0xff) * (reply.drafts & 0xff);
+    bytes = sizeof(reply) + n_ids * sizeof(int64_t) + (size_t)(reply.n_requests & 0xff) * (reply.extra_bytes & 0xff);
+    bytes = spoil & 8 ? bytes - (cursor_u8(c) & 15) : bytes;
+    at = reserve(sizeof(h) + bytes + 64);
+    if (!at)
+        return;
+    h.round += spoil & 16 ? (uint32_t)(int8_t)cursor_u8(c) : 0;
+    h.body_bytes = (uint32_t)bytes;
+    memset(at, 0, sizeof(h) + bytes + 64);
+    memcpy(at, &h, sizeof(h));
+    memcpy(at + sizeof(h), &reply, sizeof(reply));
+    ids = cursor_bytes(c, spoil & 32 ? n_ids * sizeof(int64_t) : 0, &got);
+    if (got && sizeof(reply) + got <= bytes + 64)
+        memcpy(at + sizeof(h) + sizeof(reply), ids, got);
+    if (spoil & 64 && n_ids && n_ids * 8 <= bytes)
+        memcpy(at + sizeof(h) + sizeof(reply) + 8 * (cursor_u8(c) % n_ids), (int64_t[]){g->vocab}, sizeof(int64_t));
+    fake_put(q, at, sizeof(h) + bytes, spoil & 128, 0);
+    if (spoil & 128)
+        fake_put(q, NULL, 0, false, 0);
+}
+
+static void run_round(struct cursor *c, struct hfd_loop *l, uint32_t n_requests)
+{
+    const struct hf_region *r = &l->region;
+    uint32_t t = l->done + 1;
+    uint8_t how = cursor_u8(c);
+    struct hf_round *round = hf_round_of(r, t);
+    struct hf_request *q = hf_requests_of(round);
+
+    *round = (struct hf_round){.round = t, .session = SESSION, .flags = (how & 7) == 7, .n_requests = n_requests, .ring_bytes = 65536,
+                               .submitted_ns = now_ns};
+    for (uint32_t i = 0; i < n_requests; i++)
+        q[i] = (struct hf_request){.request_slot = i, .generation = 1, .batch_index = i, .flags = HF_REQUEST_DRAFT};
+    atomic_store(hf_verdict_of(r, t), hf_verdict_pack(t, HF_OPEN));
+    atomic_store(&r->engine->gathered.value, t);
+    hf_doorbell_ring(r, t);
+    if ((how >> 3 & 7) == 7)
+        hf_decide(r, t, HF_EXPIRED); /* the watchdog was first */
+    judge_begin(l, t);
+    hfd_round_run(l, t);
+    judge_end(l, t);
+    atomic_store(&r->engine->consumed.value, t);
+}
+
+static void step(struct cursor *c, struct hfd_loop *l, uint32_t n_requests)
+{
+    uint8_t op = cursor_u8(c);
+    struct fake_queue *q = op & 0x80 ? &fake.later : &fake.dealer;
+    size_t bytes, n;
+    const uint8_t *at;
+
+    switch (op & 15) {
+    case 0:
+        at = cursor_bytes(c, cursor_u8(c), &bytes);
+        fake_put(q, at, bytes, op & 0x40, 0);
+        break;
+    case 1: case 2: case 3:
+        put_message(c, q);
+        break;
+    case 4: case 5: case 6:
+        put_reply(c, q, l, n_requests);
+        break;
+    case 7: case 8:
+        put_events(c, &fake.monitor);
+        break;
+    case 9:
+        fake_put(q, NULL, 0, false, (const int[]){EAGAIN, EINTR, 156384765, ENOTSOCK}[op >> 4 & 3]);
+        break;
+    case 10:
+        for (n = cursor_u16(c) & 2047; n > 0; n--)
+            fake_put(q, NULL, 0, n > 1, 0);
+        break;
+    case 11: case 12: case 13:
+        run_round(c, l, n_requests);
+        break;
+    case 14:
+        fake.refused_sends = op & 0x40 ? 3 : 0;
+        fake.broken_sends = (op & 0x70) == 0x70;
+        fake.kernel_bytes += (uint64_t)cursor_u16(c) << 4;
+        break;
+    default:
+        now_ns += (uint64_t)cursor_u8(c) * 1000;
+        atomic_store(&l->command, op & 0x40 ? HFD_COMMAND_DRAIN : 0);
+        hfd_loop_tend(l);
+        hfd_link_check(l);
+    }
+    hear(l);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    struct cursor c = {data, data + bytes};
+    uint8_t first = cursor_u8(&c);
+    struct hf_region *r = &regions[first % N_GEOMETRIES];
+    uint32_t n_requests;
+    struct hfd_loop *l;
+
+    if (!r->base)
+        region_in_memory(&geometries[first % N_GEOMETRIES], r);
+    n_requests = 1 + (first >> 4) % r->geometry.max_requests;
+    now_ns = 1000000000;
+    arena.used = 0;
+    l = new_loop(&c, r);
+    give_link(l);
+    for (int i = 0; i < MAX_STEPS && cursor_left(&c); i++)
+        step(&c, l, n_requests);
+    judge_counters(l);
+    hfd_link_end(l, NULL);
+    hfd_events_clear(&l->events);
+    hfd_wire_free(&l->wire);
+    MUST(fake.live == 0);
+    free(l);
+    return 0;
+}
