@@ -14,7 +14,7 @@ void cu_check(const struct cu *c, CUresult result, const char *call, const char 
     if (c->cuGetErrorName)
         c->cuGetErrorName(result, &name);
     fprintf(stderr, "%s:%d: %s: %s (%d)\n", file, line, call, name ? name : "?", (int)result);
-    exit(1);
+    _exit(1);
 }
 
 void cu_open(struct cu *c)

@@ -16,13 +16,14 @@
 
 #define CU_FUNCTIONS(X)                                                                                                \
     X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetName) X(cuDevicePrimaryCtxRetain)    \
-    X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery)\
-    X(cuStreamWriteValue32) X(cuStreamWaitValue32) X(cuStreamWaitValue64) X(cuStreamBatchMemOp)                        \
-    X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize) X(cuEventQuery) X(cuStreamWaitEvent)   \
-    X(cuMemAlloc) X(cuMemFree) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemcpyDtoHAsync) X(cuMemcpyHtoDAsync)   \
+    X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)                 \
+    X(cuStreamQuery) X(cuStreamWriteValue32) X(cuStreamWaitValue32) X(cuStreamWaitValue64) X(cuStreamBatchMemOp)       \
+    X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize) X(cuEventQuery) X(cuMemAlloc)          \
+    X(cuMemFree) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemcpyDtoHAsync) X(cuMemcpyHtoDAsync)                 \
     X(cuMemcpy2DAsync) X(cuMemcpyHtoD) X(cuMemsetD32Async) X(cuModuleLoadData) X(cuModuleGetFunction)                  \
-    X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLaunchKernel) X(cuStreamCreateWithPriority)                      \
-    X(cuCtxGetStreamPriorityRange) X(cuGraphCreate) X(cuGraphAddBatchMemOpNode) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)
+    X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLaunchKernel) X(cuStreamCreateWithPriority)                         \
+    X(cuCtxGetStreamPriorityRange) X(cuGraphCreate) X(cuGraphAddBatchMemOpNode) X(cuGraphInstantiateWithFlags)         \
+    X(cuGraphLaunch)
 
 /* Through one more macro: cuda.h renames functions (cuMemFree is cuMemFree_v2), members and symbols alike. */
 #define CU_MEMBER(name) __typeof__(name) *name;

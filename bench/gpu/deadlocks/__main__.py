@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", choices=("minimal", "product"), help="one half of it")
     arguments = parser.parse_args(argv)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=180)
     report: dict[str, Any] = origin()
     console.print(f"deadlocks: {report['machine']}")
     if arguments.only != "product":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bench.gpu.product import Engine
+from bench.gpu.product import Engine, with_shim
 from bench.gpu.step import ROWS, Tensors, decoding, fill
 from dsv41_rehearse.stack import Stack
 from engine_shim.cudadriver import CudaDriver
@@ -33,7 +33,7 @@ def rounds() -> dict[str, Any]:
     with Stack() as stack, CudaStream.create() as stream:
         daemon = stack.start_daemon(stack.start_worker("mock", delay_ms=WORKER_MS))
         tensors = Tensors(stream, ROWS)
-        engine = Engine(stack.socket, stream, tensors, name="deadlocks")
+        engine = with_shim(stack.socket, stream, tensors, name="deadlocks")
         try:
             engine.until_ok(decoding(1))
             done = {"fresh_module": _parked(engine, iter([stream.load_module] * ROUNDS))}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the run was to show, and what it did: ratios of one run, side by side. A goal that is missed is said, and fails nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dsv41_rehearse.bench_show import Goal
+
+
+def goals(report: Mapping[str, Any]) -> list[Goal]:
+    """Return every goal with its measurement; None where that part was not run."""
+    return [
+        *_handoff(report.get("handoff", {})),
+        *_pace(report.get("pace", {})),
+        *_overlap(report.get("overlap", {})),
+        *_rest(report),
+    ]
+
+
+def at(values: Any, *keys: str) -> float | None:
+    """Return a number from nested mappings, None where it is not there."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return float(values) if isinstance(values, int | float) else None
+
+
+def ratio(above: float | None, below: float | None) -> float | None:
+    """Return a ratio, None where a part is missing."""
+    return None if above is None or not below else round(above / below, 4)
+
+
+def _less(above: float | None, below: float | None) -> float | None:
+    return None if above is None or below is None else round(above - below, 2)
+
+
+def _handoff(cases: Mapping[str, Any]) -> Iterator[Goal]:
+    def total(case: str) -> float | None:
+        return at(cases, case, "total_us", "p50")
+
+    yield Goal(
+        "empty round, daemon spinning: total / bare C with the same calls",
+        1.3,
+        ratio(total("spin empty 1"), total("bare calls 1")),
+    )
+    yield Goal(
+        "empty round, daemon spinning: total / bare C write, wait, write",
+        1.3,
+        ratio(total("spin empty 1"), total("bare empty 1")),
+    )
+    yield Goal("round of 3, daemon spinning: total / bare C", 1.3, ratio(total("spin round 3"), total("bare round 3")))
+    yield Goal(
+        "round of 3, daemon napping, back to back: total less bare C, us",
+        25.0,
+        _less(total("nap round 3"), total("bare round 3")),
+    )
+    bare = at(cases, "bare round 3", "submit_us", "p50")
+    for how, text in (("spin", "back to back"), ("shim", "behind a worker's pause")):
+        submit = at(cases, f"{how} round 3", "submit_us", "p50")
+        yield Goal(f"submit of 3 from Python, {text}: p50 / bare C", 1.5, ratio(submit, bare))
+        yield Goal(f"submit of 3 from Python, {text}: p99, us", 60.0, at(cases, f"{how} round 3", "submit_us", "p99"))
+
+
+def _pace(pace: Mapping[str, Any]) -> Iterator[Goal]:
+    nap, spin = at(pace, "nap", "in_stream_us", "p50"), at(pace, "spin", "in_stream_us", "p50")
+    yield Goal("25 rounds a second, napping less spinning: p50 in the stream, us", 25.0, _less(nap, spin))
+    yield Goal("25 rounds a second, napping: % of a core", 3.0, at(pace, "nap", "cpu_percent"))
+
+
+def _overlap(overlap: Mapping[str, Any]) -> Iterator[Goal]:
+    for column in overlap.get("step", []):
+        name = f"worker {column['worker_ms']:g} ms"
+        ours, none = at(column, "ours", "step_ms", "p50"), at(column, "none", "step_ms", "p50")
+        network = at(column, "ours", "rounds", "seen_to_decided_ms")
+        least = None if none is None or network is None else none + network
+        yield Goal(f"{name}: step p50 / (step without drafts + round)", 1.01, ratio(ours, least))
+        yield Goal(f"{name}: step p50 / synchronous", 1.0, ratio(ours, at(column, "sync", "step_ms", "p50")))
+    first = overlap.get("first_token", {})
+    ours, sync = at(first, "ours", "first_token_ms", "p50"), at(first, "sync", "first_token_ms", "p50")
+    yield Goal("time to first token / synchronous", 1.005, ratio(ours, sync))
+
+
+def _rest(report: Mapping[str, Any]) -> Iterator[Goal]:
+    recovery = report.get("recovery", {})
+    calls = recovery.get("calls_in_adoption")
+    yield Goal("driver calls from a loss to the next session", 0, None if calls is None else float(sum(calls.values())))
+    depth = report.get("depth", {})
+    lost = None if "run" not in depth else float(depth["launches"] - depth["run"] + (depth["verdict"] != "OK"))
+    yield Goal("3,000 launches behind a park: launches that were lost, and rounds that were not OK", 0, lost)
+    refusal = report.get("one_connection")
+    there = None if refusal is None else float(not refusal.startswith("CUDA_DEVICE_MAX_CONNECTIONS"))
+    yield Goal("CUDA_DEVICE_MAX_CONNECTIONS=1 taken without a refusal", 0, there)

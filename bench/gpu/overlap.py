@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What asynchronous rounds are good for: an engine's loop with real launches, its step and its time to first token, in every way.
+
+As vLLM with asynchronous scheduling: a step's tokens are waited for once the next step is launched, so two are in flight; a round is
+parked behind the step that its rows come from.
+"""
+
+from __future__ import annotations
+
+import time
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any, Final
+
+import torch
+
+from bench.gpu.load import Load
+from bench.gpu.product import start_daemon
+from bench.gpu.step import GEOMETRY, ROWS, Item, Tensors, decoding
+from bench.gpu.waynames import WAYS
+from bench.gpu.ways import Place, Way, way
+from dsv41_rehearse.samples import Few, Samples
+from dsv41_rehearse.stack import Stack
+from engine_shim.cudastream import CudaStream
+
+
+WORKER_MS: Final = (2.0, 6.0, 12.0)
+REQUESTS: Final = 3
+WARM: Final = 6
+CHUNK: Final = 256  # prompt rows of a step
+CHUNKS: Final = 10  # of each of the three prompts
+TTFT_WORKER_MS: Final = 6.0
+MAX_ROWS: Final = CHUNK + REQUESTS * ROWS
+
+
+def measure(load: Load, blocks: int, steps: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return steps, ms, by worker time and way; and times to first token, ms, by way."""
+    found: dict[str, Any] = {
+        "gpu_ms": load.gpu_ms,
+        "cpu_ms": load.cpu_ms,
+        "kernels": load.kernels,
+        "requests": REQUESTS,
+        "step": [],
+    }
+    with Stack() as stack, ExitStack() as open_ones:
+        stream = open_ones.enter_context(CudaStream(load.stream))
+        tensors = Tensors(stream, MAX_ROWS)
+        for worker_ms in WORKER_MS:
+            name = f"worker-{worker_ms:g}"
+            worker = stack.start_worker("mock", delay_ms=worker_ms, name=name)
+            _, socket = start_daemon(stack, worker, f"daemon-{worker_ms:g}")
+            place = Place(load.stream, stream, tensors, socket, worker)
+            say(f"overlap, worker {worker_ms:g} ms")
+            found["step"].append({"worker_ms": worker_ms, **_steps(place, load, blocks, steps)})
+            if worker_ms == TTFT_WORKER_MS:
+                say("overlap, time to first token")
+                found["first_token"] = {"worker_ms": worker_ms, "chunks": CHUNKS, **_first_tokens(place, load, blocks)}
+    return found
+
+
+def _steps(place: Place, load: Load, blocks: int, steps: int) -> dict[str, Any]:
+    spent: dict[str, Samples] = defaultdict(Samples)
+    medians: dict[str, list[float | None]] = defaultdict(list)
+    rounds: dict[str, Any] = {}
+    for block in range(blocks):
+        turn = block % len(WAYS)
+        for name in (*WAYS[turn:], *WAYS[:turn]):
+            with way(name, place, REQUESTS) as one, torch.cuda.stream(load.stream):
+                block_ms = _loop(one, load, [decoding(REQUESTS)] * (WARM + steps))[WARM:]
+                load.stream.synchronize()
+                rounds[name] = one.rounds()
+            samples = Samples()
+            samples.values.extend(block_ms)
+            medians[name].append(samples.percentile(50))
+            spent[name].values.extend(block_ms)
+    return {
+        name: {"step_ms": asdict(spent[name].spread()), "block_medians_ms": medians[name], "rounds": rounds[name]}
+        for name in WAYS
+    }  # fmt: skip
+
+
+def _loop(one: Way, load: Load, plan: Sequence[Sequence[Item]], seen: list[float] | None = None) -> list[float]:
+    """Do the steps; return what each took, ms. ``seen``: when the tokens of each were there, s."""
+    seen = [] if seen is None else seen
+    events = [torch.cuda.Event(blocking=True) for _ in range(2)]
+    taken = []
+    last = time.perf_counter()
+    for index, items in enumerate(plan):
+        load.launch()
+        events[index % 2].record(load.stream)
+        # Where the drafts are there, so are the tokens. Else those of the step before are waited for, and this one runs on.
+        there = index if one.submit(items) else index - 1
+        if there >= 0:
+            events[there % 2].synchronize()
+        now = time.perf_counter()
+        seen += [now] * (there + 1 - len(seen))
+        taken.append((now - last) * 1e3)
+        last = now
+    load.stream.synchronize()
+    seen += [time.perf_counter()] * (len(plan) - len(seen))
+    return taken
+
+
+def _prompts() -> list[list[Item]]:
+    """Return the steps of three prompts that arrive together: one after the other is read, in chunks, while those before it decode."""
+    plan = []
+    for reading in range(REQUESTS):
+        for chunk in range(CHUNKS):
+            to_come = (CHUNKS - 1 - chunk) * CHUNK
+            prompt = Item(reading, 0, CHUNK, draft=to_come == 0, prefill=True, to_come=to_come)
+            plan.append([prompt, *(Item(slot, CHUNK + slot * ROWS, ROWS) for slot in range(reading))])
+    return plan
+
+
+def _first_tokens(place: Place, load: Load, blocks: int) -> dict[str, Any]:
+    """Return, by way, the mean time to first token of the three requests of each run, ms; synchronous and ours side by side."""
+    means: dict[str, list[float]] = defaultdict(list)
+    plan = _prompts()
+    for block in range(blocks):
+        turn = block % len(WAYS)
+        for name in (*WAYS[turn:], *WAYS[:turn]):
+            with way(name, place, REQUESTS) as one, torch.cuda.stream(load.stream):
+                seen: list[float] = []
+                began = time.perf_counter()
+                _loop(one, load, plan, seen)
+                load.stream.synchronize()
+            firsts = [(seen[(index + 1) * CHUNKS - 1] - began) * 1e3 for index in range(REQUESTS)]
+            means[name].append(sum(firsts) / REQUESTS)
+    return {name: {"first_token_ms": asdict(Few.of(means[name])), "runs_ms": means[name]} for name in WAYS}
+
+
+assert GEOMETRY.window <= CHUNK, "the last chunk holds all that a drafter wants"

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A parked stream beside others, and what stands behind it: in bare C, and through the product."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from pathlib import Path
+from typing import Any, Final
+
+from bench.gpu.bare.build import BareError, once
+from bench.gpu.product import with_shim
+from bench.gpu.step import ROWS, Tensors, decoding, fill
+from dsv41_rehearse.stack import Stack
+from engine_shim.cudastream import MAX_CONNECTIONS, CudaStream
+
+
+FORMS: Final = ("none", "batched", "wait32", "wait64", "priority", "graph", "hostfunc", "kernel")
+PROGRAM_S: Final = 10.0
+LAUNCHES: Final = 3000
+WORKER_MS: Final = 100.0
+REFUSAL: Final = """
+from engine_shim.cudadriver import CudaDriver
+from engine_shim.cudastream import CudaStream
+CudaDriver().use_primary(0)
+with CudaStream.create() as stream:
+    print(stream.async_refusal or "")
+"""
+
+
+def bare(program: Path) -> dict[str, Any]:
+    """Return who gets through beside a parked stream, by form of waiting and connections; what a park takes; registrations."""
+    tried = [(connections, form) for connections in (None, "1") for form in FORMS] + [("2", "none"), ("2", "batched")]
+    neighbours = [_neighbours(program, form, connections) for connections, form in tried]
+    return {"neighbours": neighbours, "depth": _tried(program, "depth"), "register": _tried(program, "register")}
+
+
+def _neighbours(program: Path, form: str, connections: str | None) -> dict[str, Any]:
+    variables = {} if connections is None else {MAX_CONNECTIONS: connections}
+    try:
+        return once(program, ["neighbours", form], timeout_s=PROGRAM_S, variables=variables)
+    except BareError as error:
+        return {"form": form, "max_connections": connections or "unset", "error": str(error)}
+
+
+def _tried(program: Path, what: str) -> dict[str, Any]:
+    try:
+        return once(program, [what], timeout_s=PROGRAM_S)
+    except BareError as error:
+        return {"error": str(error)}
+
+
+def refusal() -> str:
+    """Return what the product says where it is started with one connection; empty where it refuses nothing."""
+    ended = subprocess.run(
+        [sys.executable, "-c", REFUSAL],
+        env=os.environ | {MAX_CONNECTIONS: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.stdout.strip() if ended.returncode == 0 else f"failed: {ended.stderr.strip()[-500:]}"
+
+
+def depth() -> dict[str, Any]:
+    """
+    Return what becomes of a round while the engine's thread launches more than a parked stream takes.
+
+    ``launching_ms``: what the launches took, against the worker's ``worker_ms``: the thread was held up until the release.
+    """
+    import torch
+
+    torch_stream = torch.cuda.Stream()
+    counter = torch.zeros(1, dtype=torch.int64, device="cuda")
+    with Stack() as stack, CudaStream(torch_stream) as stream:
+        stack.start_daemon(stack.start_worker("mock", delay_ms=WORKER_MS))
+        engine = with_shim(stack.socket, stream, Tensors(stream, ROWS), name="depth")
+        try:
+            engine.until_ok(decoding(1))
+            with torch.cuda.stream(torch_stream):
+                counter.add_(0)
+                torch_stream.synchronize()
+                fill(engine.batch, decoding(1))
+                ref = engine.shim.submit(engine.batch).ref
+                if ref is None:
+                    return {"error": f"no round: {engine.shim.status()}"}
+                began = time.perf_counter()
+                for _ in range(LAUNCHES):
+                    counter.add_(1)
+                launching_ms = (time.perf_counter() - began) * 1e3
+            engine.wait(ref)
+            torch_stream.synchronize()
+            verdict = engine.shim.verdict(ref)
+            return {
+                "launches": LAUNCHES, "run": int(counter.item()), "worker_ms": WORKER_MS, "launching_ms": round(launching_ms, 1),
+                "verdict": "none" if verdict is None else verdict.name,
+            }  # fmt: skip
+        finally:
+            engine.close()

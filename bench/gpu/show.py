@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of bench.gpu as tables: for the terminal, and in Markdown for docs/PERFORMANCE.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.gpu.goals import at, ratio
+from bench.gpu.handoff import REQUESTS
+from bench.gpu.waynames import WAYS, WORDS
+
+
+@dataclass(frozen=True)
+class Table:
+    """``rows``: as many cells each as ``head``; the first is text, the others numbers as text."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def tables(report: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield a table for each part that was run."""
+    if cases := report.get("handoff"):
+        yield _empty(cases)
+        yield _whole(cases)
+    if pace := report.get("pace"):
+        yield _pace(pace)
+    if overlap := report.get("overlap"):
+        yield _steps(overlap)
+        if first := overlap.get("first_token"):
+            yield _first(first)
+    if parked := report.get("parked"):
+        yield _neighbours(parked["neighbours"])
+        yield _limits(parked, report.get("depth", {}))
+    if recovery := report.get("recovery"):
+        yield _recovery(recovery)
+    if goals := report.get("goals"):
+        yield _goals(goals)
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """Return a number for people, "-" for none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _pair(spread: Mapping[str, Any], key: str) -> str:
+    p50, p99 = at(spread, key, "p50"), at(spread, key, "p99")
+    return f"{number(p50)} / {number(p99)}"
+
+
+def _empty(cases: Mapping[str, Any]) -> Table:
+    named = {
+        "bare empty 1": "bare C: write and wait in one call, write", "bare unbatched 1": "bare C: write, wait, write",
+        "bare chain 1": "bare C: the first, back to back in the stream", "bare hostfunc 1": "cuLaunchHostFunc, write",
+        "bare event 1": "event, waited for spinning, write", "bare blocking 1": "event, waited for asleep, write",
+        "bare calls 1": "bare C: the calls of an empty round", "spin empty 1": "the product, daemon spinning",
+        "nap empty 1": "the product, daemon napping", "shim empty 1": "the product with a worker, daemon spinning",
+    }  # fmt: skip
+    floor = at(cases, "bare empty 1", "total_us", "p50")
+    rows = [
+        (
+            text,
+            _pair(cases[case], "submit_us"),
+            _pair(cases[case], "total_us"),
+            number(ratio(at(cases, case, "total_us", "p50"), floor), 2),
+        )
+        for case, text in named.items()
+        if case in cases
+    ]
+    return Table("Hand-off without rows, us", ("", "submit p50 / p99", "total p50 / p99", "x the first"), rows)
+
+
+def _whole(cases: Mapping[str, Any]) -> Table:
+    rows = []
+    for requests in REQUESTS:
+        bare, spin, nap, shim = (cases.get(f"{how} round {requests}", {}) for how in ("bare", "spin", "nap", "shim"))
+        floor = at(bare, "total_us", "p50")
+        rows.append((
+            str(requests), _pair(bare, "submit_us"), _pair(shim, "submit_us"),
+            number(ratio(at(shim, "submit_us", "p50"), at(bare, "submit_us", "p50")), 2),
+            _pair(bare, "total_us"), _pair(spin, "total_us"), number(ratio(at(spin, "total_us", "p50"), floor), 2),
+            _pair(nap, "total_us"), _pair(shim, "total_us"),
+        ))  # fmt: skip
+    head = (
+        "requests", "submit, bare C", "submit, Python", "x", "total, bare C", "total, spinning", "x", "total, napping", "with a worker",
+    )  # fmt: skip
+    return Table("Whole rounds, 6 rows of 30,720 bytes a request, us, p50 / p99", head, rows)
+
+
+def _pace(pace: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            name,
+            _pair(one, "in_stream_us"),
+            _pair(one, "seen_to_decided_us"),
+            number(one["cpu_percent"], 2),
+            str(one["failed"]),
+        )
+        for name, one in pace.items()
+    ]
+    one = next(iter(pace.values()))
+    title = f"{one['rate']:g} rounds a second of {one['requests']} requests, behind {one['gpu_ms']:.1f} ms of GPU work"
+    return Table(
+        title, ("daemon", "in the stream, us, p50 / p99", "seen to decided, us", "% of a core", "not OK"), rows
+    )
+
+
+def _steps(overlap: Mapping[str, Any]) -> Table:
+    rows = []
+    for column in overlap["step"]:
+        network = at(column, "ours", "rounds", "seen_to_decided_ms")
+        cells = [number(at(column, way, "step_ms", "p50"), 2) for way in WAYS]
+        rows.append((f"{column['worker_ms']:g} ms", *cells, number(network, 2)))
+    title = (
+        f"Step p50, ms: {overlap['gpu_ms']:.1f} ms of GPU work, {overlap['cpu_ms']:.1f} ms of launching ({overlap['kernels']} kernels), "
+        f"{overlap['requests']} requests"
+    )
+    return Table(title, ("worker", *(WORDS[way] for way in WAYS), "round of ours"), rows)
+
+
+def _first(first: Mapping[str, Any]) -> Table:
+    cells = [number(at(first, way, "first_token_ms", "p50"), 1) for way in WAYS]
+    title = f"Time to first token, ms, mean of 3 prompts of {first['chunks']} chunks that arrive together, worker {first['worker_ms']:g} ms"
+    against = [
+        number(ratio(at(first, way, "first_token_ms", "p50"), at(first, "sync", "first_token_ms", "p50")), 4)
+        for way in WAYS
+    ]
+    return Table(
+        title, ("", *(WORDS[way] for way in WAYS)), [("median of the runs", *cells), ("x synchronous", *against)]
+    )
+
+
+def _neighbours(found: Sequence[Mapping[str, Any]]) -> Table:
+    rows = []
+    for one in found:
+        if "error" in one:
+            rows.append((one["form"], one["max_connections"], f"not run: {one['error'][:60]}", "-", "-"))
+        else:
+            through = f"{one['through']} of {one['neighbours']}"
+            rows.append(
+                (one["form"], one["max_connections"], through, number(one["slowest_us"]), number(one["before_us"]))
+            )
+    head = ("form of waiting", "max connections", "neighbours that got through", "the slowest, us", "before, us")
+    return Table("Beside a parked stream", head, rows)
+
+
+def _limits(parked: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
+    bare, rows = parked.get("depth", {}), []
+    if "taken_while_parked" in bare:
+        rows.append(("launches taken behind a park before the call blocks", str(bare["taken_while_parked"])))
+    if "run" in depth:
+        rows += [
+            (
+                f"the product: {depth['launches']} launches behind a round of {depth['worker_ms']:g} ms took, ms",
+                number(depth["launching_ms"]),
+            ),
+            ("the product: of these run, and the round's verdict", f"{depth['run']}, {depth['verdict']}"),
+        ]
+    for size in parked.get("register", {}).get("sizes", []):
+        rows.append(
+            (
+                f"cuMemHostRegister / cuMemHostUnregister, {size['mib']} MiB, ms",
+                f"{size['register_ms']:.2f} / {size['unregister_ms']:.2f}",
+            )
+        )
+    return Table("Limits", ("", "measured"), rows)
+
+
+def _recovery(recovery: Mapping[str, Any]) -> Table:
+    def few(key: str) -> str:
+        one = recovery[key]
+        return f"{number(one['p50'])} ({number(one['min'])} to {number(one['max'])}, {one['n']} times)"
+
+    calls = ", ".join(f"{count} {name}" for name, count in recovery["calls_in_adoption"].items()) or "none"
+    rows = [
+        (f"a region of {recovery['region_mib']} MiB mapped and registered", few("register_region_ms")),
+        ("the next daemon is ready to the region adopted and a session", few("adoption_ms")),
+        (
+            "SIGKILL of the daemon to the next round with drafts, the next daemon started at once",
+            few("kill_to_drafts_ms"),
+        ),
+        ("driver calls from the loss to the next session", calls),
+        ("regions registered after the first", str(recovery["registrations_after_the_first"])),
+    ]
+    return Table("Loss and recovery, ms", ("", "median (range)"), rows)
+
+
+def _goals(goals: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            goal["name"],
+            f"{goal['at_most']:g}",
+            "-" if goal["measured"] is None else f"{goal['measured']:g}",
+            _word(goal),
+        )
+        for goal in goals
+    ]
+    return Table("Goals", ("", "at most", "measured", ""), rows)
+
+
+def _word(goal: Mapping[str, Any]) -> str:
+    return "not run" if goal["measured"] is None else "met" if goal["met"] else "missed"
