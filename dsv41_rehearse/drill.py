@@ -148,9 +148,7 @@ class Hand:
         victim = self.stack.named("daemon")
         hurt_ns = victim.stop() if stop else victim.kill()
         if stop:
-            # Its lock would keep the next one away. An operator who finds it stopped would end it first.
-            self.stack.socket.unlink(missing_ok=True)
-            self.stack.socket.with_name(self.stack.socket.name + ".lock").unlink(missing_ok=True)
+            self.stack.unlink_socket()
         ready = self.stack.start_daemon(self.endpoint)
         back = sessions.wait_other_than(before.id, BACK_S)
         released = [_released_ns(one, hurt_ns) for one in sessions.releases if one.session == before.id]

@@ -94,13 +94,17 @@ def cpu_percent_over(pid: int, seconds: float) -> float:
     return round((threads_cpu_ns(pid) - before) / (time.monotonic() - began) / 1e7, 4)
 
 
+def state(pid: int) -> str:
+    """Return the letter of a process's state: "T" stopped, "Z" ended and not waited for; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def alive(pid: int) -> bool:
     """Whether the process exists and has not ended."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in {"Z", "X"}
+    return state(pid) not in {"", "Z", "X"}
 
 
 def shm_files() -> int:

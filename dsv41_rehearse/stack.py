@@ -109,10 +109,11 @@ class Stack:
     """
     Processes and the directory they work in. As a context manager it leaves neither behind, whatever happened.
 
-    ``keep``: both stay, for inspection. A child ends when the *thread* that started it does: such a thread outlives the stack.
+    ``keep``: both stay, for inspection. ``environment``: variables that children get besides ours. A child ends when the *thread* that started it does: such a thread outlives the stack.
     """
 
     keep: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
     directory: Path = field(init=False)
     children: list[Child] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -168,6 +169,11 @@ class Stack:
         daemon.ready()
         return daemon
 
+    def unlink_socket(self) -> None:
+        """Take socket and lock from a daemon that is stopped, as an operator who cannot end it would: they keep the next one away."""
+        self.socket.unlink(missing_ok=True)
+        self.socket.with_name(self.socket.name + ".lock").unlink(missing_ok=True)
+
     def switch_worker(self, endpoint: str) -> None:
         """Lead the daemon to another worker, as an operator does. Raises StackError where it does not go there."""
         ctl = [sys.executable, "-m", "proxyd.operator.ctl", "--socket", str(self.socket), "switch-worker", endpoint]
@@ -189,6 +195,7 @@ class Stack:
                     stdin=subprocess.DEVNULL,
                     stdout=stderr,
                     stderr=stderr,
+                    env={**os.environ, **self.environment},
                     # Ctrl-C on the terminal is for the rehearsal, which then ends its children in order.
                     start_new_session=True,
                 )

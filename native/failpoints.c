@@ -36,7 +36,7 @@ void hfd_failpoint(const char *name)
 {
     uint32_t armed = 1;
 
-    /* Acquire: the name that was written before is seen. */
+    /* Acquire: pairs with a drill's write, after that of the name. */
     if (!points || atomic_load_explicit(&points->armed, memory_order_acquire) == 0 ||
         strncmp(points->name, name, sizeof(points->name)) != 0)
         return;

@@ -23,7 +23,7 @@ from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drive import Drive, Driven, drive
 from dsv41_rehearse.engine import Engine
 from dsv41_rehearse.outcome import report
-from dsv41_rehearse.progress import Silent
+from dsv41_rehearse.progress import Silent, Watcher
 from dsv41_rehearse.report import RunReport
 from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.sessions import Release
@@ -146,11 +146,11 @@ class Stage:
         }  # fmt: skip
         return Scenario(text=load(), **{**usual, **self.options})
 
-    def run(self, act: Act) -> Played:
+    def run(self, act: Act, watch: Watcher | None = None) -> Played:
         """
         Run the engine in this thread until ``act`` is done beside it; then end daemon and worker and compare what each of them saw.
 
-        ``act`` is called once rounds are being drafted. What it raises is raised here.
+        ``act`` is called once rounds are being drafted. What it raises is raised here. ``watch``: called after each step.
         """
 
         def once_drafting(engine: Engine, drafting: ShimDrafting) -> None:
@@ -165,8 +165,7 @@ class Stage:
             scenario=scenario, socket=self.stack.socket, audit=audit, check_mock=self.drafter == "mock",
             respawns=self.respawns, drill=self._thread,
         )  # fmt: skip
-        with Silent() as watch:
-            driven = drive(how, watch)
+        driven = drive(how, watch or Silent())
         left_over = self.stack.end_processes()
         compared: Comparison | None = None
         if self.audit and driven.books.sessions:

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test build of the daemon's module, and the file by which a daemon that runs it is stopped at a point of its loop."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+from pathlib import Path
+from typing import Final
+
+
+# In the order of a round. native/*.c has each of them once.
+POINTS: Final = ("rest", "taken", "gathered", "sent", "replied", "stored", "decided", "released")
+FILE_VARIABLE: Final = "HFD_FAILPOINTS_FILE"
+BUILD_S: Final = 180.0
+_NATIVE: Final = Path(__file__).resolve().parent.parent.parent / "native"
+_FILE: Final = struct.Struct("=I28sQQ")  # struct hfd_failpoints
+_ARMED: Final = struct.Struct("=I")
+_TIMES: Final = struct.Struct("=QQ")
+
+
+class NoFailpointsError(Exception):
+    """The test build cannot be made here; the message says why."""
+
+
+def build() -> Path:
+    """Return the module with failpoints: built now, unless it was built from these sources before. Raises NoFailpointsError."""
+    script = _NATIVE / "build_ffi.py"
+    if not script.exists():
+        raise NoFailpointsError("there are no C sources beside the package: this is no source tree")
+    directory = _cache() / f"{_sources()}-py{sys.version_info.major}.{sys.version_info.minor}"
+    made = directory / "_daemon.abi3.so"
+    if not made.exists():
+        command = [sys.executable, str(script), "--failpoints", str(directory)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_S)
+        if ended.returncode != 0 or not made.exists():
+            raise NoFailpointsError(
+                f"the daemon's module cannot be built with failpoints: {ended.stderr.strip()[-400:]}"
+            )
+    return made
+
+
+def _sources() -> str:
+    """Return a hash of everything that the module is made of."""
+    found = hashlib.sha256()
+    for path in sorted((*_NATIVE.glob("[!_]*.[ch]"), _NATIVE / "build_ffi.py")):
+        found.update(path.name.encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _cache() -> Path:
+    """Return where builds are kept: in the tree, which ignores it, or, where that is not ours, in a directory of our own."""
+    root = _NATIVE.parent
+    if os.access(root, os.W_OK):
+        return root / "build" / "failpoints"
+    return Path(tempfile.gettempdir()) / f"dsv41-failpoints-{os.getuid()}"
+
+
+class Control:
+    """The file that both sides map. Times are CLOCK_MONOTONIC, ns; 0: not yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(_FILE.size))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _FILE.size)
+
+    def close(self) -> None:
+        """Unmap it."""
+        self._map.close()
+
+    def arm(self, point: str) -> None:
+        """The next time that a daemon comes to this point, it stops itself."""
+        _FILE.pack_into(self._map, 0, 0, point.encode(), 0, self.beat_ns)
+        _ARMED.pack_into(self._map, 0, 1)
+
+    def disarm(self) -> None:
+        """Nobody is stopped."""
+        _ARMED.pack_into(self._map, 0, 0)
+
+    @property
+    def stopped_ns(self) -> int:
+        """When a daemon stopped itself."""
+        return int(_TIMES.unpack_from(self._map, 32)[0])
+
+    @property
+    def beat_ns(self) -> int:
+        """When a daemon beat last."""
+        return int(_TIMES.unpack_from(self._map, 32)[1])
