@@ -64,6 +64,12 @@ EXPORT CUresult cuInit(unsigned int flags)
 
         for (size_t i = 0; i < sizeof(on) / sizeof(*on); i++)
             attributes[on[i]] = 1;
+        /* For a process of its own, which nobody calls the fake_ functions in. */
+        if (getenv("FAKECUDA_WITHOUT"))
+            attributes[atoi(getenv("FAKECUDA_WITHOUT"))] = 0;
+        if (getenv("FAKECUDA_CORRUPT"))
+            corrupt_in = atoi(getenv("FAKECUDA_CORRUPT"));
+        stuck = getenv("FAKECUDA_STICK") != NULL;
     }
     return flags ? INVALID_VALUE : CUDA_SUCCESS;
 }

@@ -79,7 +79,7 @@ class Arena:
         self._rows = requests * rows_each
         self._places = places_of(geometry, max(self._rows, 1), requests)
         self._out_bytes = requests * geometry.drafts * WORD
-        self._lanes = lanes
+        self.lanes = lanes
         self._device = stream.alloc(self._places.bytes)
         self._drafts = stream.alloc(self._out_bytes)
         self._staged = [stream.host_alloc(self._places.bytes) for _ in range(lanes)]
@@ -108,9 +108,9 @@ class Arena:
 
         The step ``lanes`` before has to be over.
         """
-        view = _view(self._staged[number % self._lanes], self._places.bytes)
+        view = _view(self._staged[number % self.lanes], self._places.bytes)
         expected = [self._stage_request(view, number, index) for index in range(self.requests)]
-        self._stream.copy(self._device, self._staged[number % self._lanes], self._places.bytes, TO_DEVICE)
+        self._stream.copy(self._device, self._staged[number % self.lanes], self._places.bytes, TO_DEVICE)
         return expected
 
     def _stage_request(self, view: Any, number: int, index: int) -> list[int]:
@@ -138,14 +138,12 @@ class Arena:
 
     def fetch(self, number: int) -> int:
         """Enqueue the copy of the step's drafts to where ``returned`` finds them; return a marker of that."""
-        self._stream.copy(self._returned[number % self._lanes], self._drafts, self._out_bytes, TO_HOST)
+        self._stream.copy(self._returned[number % self.lanes], self._drafts, self._out_bytes, TO_HOST)
         return self._stream.marker()
 
     def returned(self, number: int) -> list[list[int]]:
         """Return the drafts of a step whose marker is reached."""
-        ids = struct.unpack(
-            f"<{self._out_bytes // WORD}q", _view(self._returned[number % self._lanes], self._out_bytes)
-        )
+        ids = struct.unpack(f"<{self._out_bytes // WORD}q", _view(self._returned[number % self.lanes], self._out_bytes))
         k = self._geometry.drafts
         return [list(ids[index * k : (index + 1) * k]) for index in range(self.requests)]
 

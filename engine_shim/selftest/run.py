@@ -115,7 +115,7 @@ class SelfTest:
             self._all()
         except Stuck as failed:
             self._reason, self._stuck = str(failed), True
-        except StreamStuck as failed:
+        except StreamStuck as failed:  # what was closed after it
             self._reason, self._stuck = f"{self._doing}: {failed}", True
         except (Failed, DeviceRefused, DriverFault, StreamRefused, StreamFault, SubmitFailed) as failed:
             self._reason = str(failed)
@@ -128,18 +128,26 @@ class SelfTest:
     def _all(self) -> None:
         self._do("attributes", self._attributes)
         self._of.use()
-        stream = CudaStream.create(driver=self._of.driver, copies=self._of.copies)
-        with self._session(stream, 0.0, "registration") as session, self._arena(stream, ROWS_EACH) as arena:
-            rounds = Rounds(stream, session, arena, LANES)
+        with self._stream() as stream:
+            self._prove(stream)
+            self._load(stream)
+
+    def _prove(self, stream: CudaStream) -> None:
+        with (
+            self._arena(stream, ROWS_EACH) as arena,
+            self._arena(stream, 0) as empty,
+            self._session(stream, 0.0, "registration") as session,
+        ):
+            rounds = Rounds(stream, session, arena, arena.lanes)
             self._do("ordering", lambda: rounds.prove(self._rounds))
             if self._timed:
-                self._latencies["3 requests"] = rounds.measure(self._timed)
-                with self._arena(stream, 0) as empty:
-                    self._latencies["empty round"] = Rounds(stream, session, empty, LANES).measure(self._timed)
-        load_ms = min(LOAD_MS, self._network_timeout_ms / 2)
-        with self._session(stream, load_ms * 1e3, "delay") as session, self._arena(stream, 1) as arena:
-            self._do("module load", Rounds(stream, session, arena, LANES).load_a_module)
-        stream.close(CLOSE_S)
+                self._latencies["empty round"] = Rounds(stream, session, empty, 1).measure(self._timed)
+                self._latencies[f"{arena.requests} requests"] = rounds.measure(self._timed)
+
+    def _load(self, stream: CudaStream) -> None:
+        delay_us = min(LOAD_MS, self._network_timeout_ms / 2) * 1e3
+        with self._arena(stream, 1) as arena, self._session(stream, delay_us, "delay") as session:
+            self._do("module load", Rounds(stream, session, arena, 1).load_a_module)
 
     def _do(self, name: str, what: Callable[[], str]) -> None:
         """Do a step and note what came of it."""
@@ -178,26 +186,36 @@ class SelfTest:
             return f"a region is registered with the device; daemon {welcome.version}"
 
         self._do(step, begin)
-        session = opened[0]
         try:
-            yield session
+            yield opened[0]
         except Stuck:
-            session.give_up()
+            opened[0].give_up()
             raise
         except ShimError:
             # Wrong, but it moves: then it can be taken down in order.
-            with contextlib.suppress(StreamStuck):
-                session.close(CLOSE_S)
+            opened[0].close(CLOSE_S)
             raise
-        session.close(CLOSE_S)
+        opened[0].close(CLOSE_S)
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[CudaStream]:
+        stream = CudaStream.create(driver=self._of.driver, copies=self._of.copies)
+        with _unless_stuck(lambda: stream.close(CLOSE_S)):
+            yield stream
 
     @contextlib.contextmanager
     def _arena(self, stream: CudaStream, rows_each: int) -> Iterator[Arena]:
         requests = min(REQUESTS, self._geometry.max_requests, self._geometry.state_slots)
         lanes = min(LANES, self._geometry.slots)
         arena = Arena(stream, self._geometry, requests=requests, rows_each=rows_each, lanes=lanes)
-        yield arena
-        arena.close()
+
+        def close() -> None:
+            if not stream.wait(stream.marker(), CLOSE_S):
+                raise Stuck(f"the stream did not get past the self-test within {CLOSE_S:g} s")
+            arena.close()
+
+        with _unless_stuck(close):
+            yield arena
 
     def _device_attributes(self) -> dict[str, int]:
         driver, device = self._of.driver, self._of.device
@@ -224,3 +242,16 @@ class SelfTest:
             calls=driver.calls(),
             when=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         )
+
+
+@contextlib.contextmanager
+def _unless_stuck(close: Callable[[], None]) -> Iterator[None]:
+    """Close at the end what the device may touch, but for where it may still do so."""
+    try:
+        yield
+    except (Stuck, StreamStuck):
+        raise
+    except ShimError:
+        close()
+        raise
+    close()
