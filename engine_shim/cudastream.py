@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 
 from collections.abc import Callable
 from types import TracebackType
@@ -42,8 +41,7 @@ class CudaStream:
         self.untried = True
         self.copies = copies
         self._stream: Any = self._open()
-        self._holds = 0
-        self._holding = threading.Lock()
+        self._holds: set[object] = set()  # one for each
         self._ours = False  # the handle is ours to give back
         self.device = self.driver.current_device
         self.device_name = self.driver.device_name(self.device)
@@ -182,18 +180,13 @@ class CudaStream:
 
     def hold(self) -> tuple[Any, Callable[[], None]]:
         """Return the ``struct hfe_stream *``, which stays until the function beside it is called (twice is harmless)."""
-        with self._holding:
-            ops = lib.hfc_ops(self.c)
-            self._holds += 1
-        held = True
-
-        def let_go() -> None:
-            nonlocal held
-            with self._holding:
-                self._holds -= held
-                held = False
-
-        return ops, let_go
+        # Noted first, and asked for by close last: one of the two sees the other.
+        self._holds.add(hold := object())
+        try:
+            return lib.hfc_ops(self.c), lambda: self._holds.discard(hold)
+        except StreamStuck:
+            self._holds.discard(hold)
+            raise
 
     def forked(self) -> None:
         """In a forked child it is closed: CUDA does not work there."""
@@ -206,12 +199,11 @@ class CudaStream:
         Raises StreamStuck where that takes longer than ``timeout_s``, where something on it (a session, a shim) is not closed, and where
         the driver says no: then everything stays as it is.
         """
-        if self._stream is None:  # also in a forked child, where nobody lets go of the lock
-            return
-        with self._holding:
-            if self._holds:
-                raise StreamStuck("the stream is in use: what is on it (a session, a shim) has not been closed")
-            stream, self._stream = self._stream, None
+        # Taken before it is freed: whatever interrupts this, it is not freed twice.
+        stream, self._stream = self._stream, None
+        if stream is not None and self._holds:
+            self._stream = stream
+            raise StreamStuck("the stream is in use: what is on it (a session, a shim) has not been closed")
         if stream is None:
             return
         result = lib.hfc_close(stream, int(timeout_s * NS))

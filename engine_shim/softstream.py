@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 from collections.abc import Callable
 from types import TracebackType
@@ -33,8 +32,7 @@ class SoftStream:
         stream = ffi.new("struct hfs_stream **")
         _accepted(lib.hfs_open(stream), "the soft stream's thread cannot be started")
         self._stream: Any = stream[0]
-        self._holds = 0
-        self._holding = threading.Lock()
+        self._holds: set[object] = set()  # one for each
         forks.forget_in_children(self)
 
     def __enter__(self) -> SoftStream:
@@ -102,18 +100,13 @@ class SoftStream:
 
         Raises StreamStuck after close.
         """
-        with self._holding:
-            stream = self.c
-            self._holds += 1
-        held = True
-
-        def let_go() -> None:
-            nonlocal held
-            with self._holding:
-                self._holds -= held
-                held = False
-
-        return lib.hfs_ops(stream), let_go
+        # Noted first, and asked for by close last: one of the two sees the other.
+        self._holds.add(hold := object())
+        try:
+            return lib.hfs_ops(self.c), lambda: self._holds.discard(hold)
+        except StreamStuck:
+            self._holds.discard(hold)
+            raise
 
     def forked(self) -> None:
         """In a forked child it is closed: its thread is the parent's."""
@@ -126,13 +119,11 @@ class SoftStream:
         Raises StreamStuck where that takes longer than ``timeout_s``, and where a region, a session or a shim on it is not
         closed: nothing is freed and the stream goes on.
         """
-        if self._stream is None:  # also in a forked child, where nobody lets go of the lock
-            return
-        with self._holding:
-            if self._holds:
-                raise StreamStuck("the soft stream is in use: what is on it (a session, a shim) has not been closed")
-            # Taken before it is freed: whatever interrupts this, it is not freed twice.
-            stream, self._stream = self._stream, None
+        # Taken before it is freed: whatever interrupts this, it is not freed twice.
+        stream, self._stream = self._stream, None
+        if stream is not None and self._holds:
+            self._stream = stream
+            raise StreamStuck("the soft stream is in use: what is on it (a session, a shim) has not been closed")
         if stream is not None and lib.hfs_close(stream, int(timeout_s * NS)) < 0:
             self._stream = stream
             raise StreamStuck(f"the soft stream did not get past what it was given within {timeout_s:g} s")
