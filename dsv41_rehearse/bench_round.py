@@ -14,8 +14,9 @@ import numpy as np
 
 import engine_shim
 
+from dsv41_rehearse import interrupts
 from dsv41_rehearse.bench_case import MODEL, Case
-from dsv41_rehearse.device import I32, I64
+from dsv41_rehearse.device import I32, I64, keep
 from dsv41_rehearse.samples import Samples
 from hostflag.messages import EngineIdentity
 from hostflag.verdicts import Verdict
@@ -71,8 +72,13 @@ class RoundPath:
 
     def close(self) -> None:
         """End session and stream."""
-        self.session.close(CLOSE_S)
-        self._stream.close(CLOSE_S)
+        with interrupts.held():
+            try:
+                self.session.close(CLOSE_S)
+                self._stream.close(CLOSE_S)
+            except BaseException:
+                keep(self)
+                raise
 
     def measure(self, rows: int, seconds: float) -> RoundSamples:
         """Do rounds of ``rows`` rows for so long."""
