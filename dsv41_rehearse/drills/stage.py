@@ -139,12 +139,16 @@ class Stage:
         return daemon
 
     def scenario(self) -> Scenario:
-        """Return what the engine does: without end, at an engine's pace, rounds with all kinds of row counts."""
+        """Return what the engine does."""
+        return Scenario(text=load(), **self.scenario_options())
+
+    def scenario_options(self) -> dict[str, Any]:
+        """Return that as options: without end, at an engine's pace, rounds with all kinds of row counts."""
         usual: dict[str, Any] = {
             "rounds": 1, "concurrency": self.requests, "length": 4_000, "arrival_steps": 20, "gpu_ms": 3.0,
             "simulate_acceptance": True, "seed": self.plan.seed, "deadline_ms": self.deadline_ms,
         }  # fmt: skip
-        return Scenario(text=load(), **{**usual, **self.options})
+        return {**usual, **self.options}
 
     def run(self, act: Act, watch: Watcher | None = None) -> Played:
         """
