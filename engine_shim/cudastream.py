@@ -43,10 +43,14 @@ class CudaStream:
         self._stream: Any = self._open()
         self._holds: set[object] = set()  # one for each
         self._ours = False  # the handle is ours to give back
-        self.device = self.driver.current_device
-        self.device_name = self.driver.device_name(self.device)
-        self.async_refusal = self._refusal()
-        self._accepted(lib.hfc_gather_copies(self._stream, copies), "this driver cannot put copies together")
+        try:
+            self.device = self.driver.current_device
+            self.device_name = self.driver.device_name(self.device)
+            self.async_refusal = self._refusal()
+            self._gather(copies)
+        except BaseException:
+            self.close()
+            raise
         forks.forget_in_children(self)
 
     @classmethod
@@ -67,6 +71,10 @@ class CudaStream:
                 why = f"{why} ({self.driver.fault})"
             raise StreamRefused(f"stream {self.handle:#x} cannot be used: {why}")
         return stream[0]
+
+    def _gather(self, copies: int) -> None:
+        if lib.hfc_gather_copies(self._stream, copies) < 0:
+            raise StreamRefused(f"this driver cannot put copies together as copies={copies} asks: it takes 0")
 
     def _refusal(self) -> str | None:
         if os.environ.get(MAX_CONNECTIONS) == "1":

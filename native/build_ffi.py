@@ -66,7 +66,7 @@ ENGINE: Final = Module(
         *("engineregion.c", "engine.c", "submit.c", "gather.c", "syncround.c"),
         *("spare.c", "plan.c", "planbegin.c", "planround.c", "settle.c"),
         *("ring.c", "backlog.c", "watchdog.c", "watch.c", "softstream.c", "softthread.c"),
-        *("cudadriver.c", "cudastream.c", "cudamemory.c", "cudacopies.c"),
+        *("cudadriver.c", "cudaopen.c", "cudastream.c", "cudamemory.c", "cudacopies.c"),
     ),
 )
 DAEMON: Final = Module(

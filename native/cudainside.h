@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A CUDA stream from inside: cudastream.c enqueues, cudamemory.c gives and takes memory, cudacopies.c puts copies together. */
+/* A CUDA stream from inside: cudaopen.c opens and closes, cudastream.c enqueues, cudamemory.c gives and takes memory, cudacopies.c puts copies together. */
 #ifndef CUDAINSIDE_H
 #define CUDAINSIDE_H
 
@@ -44,6 +44,8 @@ struct hfc_stream {
     CUDA_MEMCPY3D_BATCH_OP rows[HFC_COPIES];
 };
 
+/* cudastream.c: what the engine calls. */
+struct hfe_stream hfc_operations(struct hfc_stream *s);
 /* cudastream.c: sleeps until the event is reached; 0, -ETIMEDOUT or as the driver says. */
 int hfc_await(struct hfc_stream *s, CUevent event, uint64_t timeout_ns);
 /* The address of a host word as the device sees it; 0: not of a registered region. */

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The self-test before rounds are parked on a GPU: what it lets pass, what it refuses and why. On the stand-in for libcuda."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from cuda_harness import Cuda, cuda, library
+from engine_harness import LARGE, PATIENCE_S, Ask, Device
+from proxyd_harness import Daemon, until
+
+from engine_shim import (
+    AsyncRefused,
+    DaemonUnreachable,
+    Mode,
+    SessionOptions,
+    Shim,
+    ShimOptions,
+    connect,
+)
+from engine_shim._engine import lib
+from engine_shim.echo import echo_drafts
+from engine_shim.environment import LIBCUDA
+from engine_shim.selftest import Report, SelfTest
+from hostflag.messages import EngineIdentity
+from hostflag.verdicts import Verdict
+
+
+OUT_OF_MEMORY = 2
+COPIES_A_ROUND = 15  # of the self-test's, to and fro included: any of them late enough is of a round
+ROOT: Final = Path(__file__).resolve().parent.parent
+ME = EngineIdentity(name="trial", pid=os.getpid())
+ECHO = SessionOptions(echo_us=0.0)
+
+
+def tried(gpu: Cuda, path: Path, **options: Any) -> Report:
+    return SelfTest(gpu.stream, path, geometry=LARGE, model="test", engine=ME, **options).run()
+
+
+def begin(gpu: Cuda, path: Path, **options: Any) -> Shim:
+    settings = {"deadline_ms": 10_000.0, "start_timeout_s": PATIENCE_S, "session": ECHO, **options}
+    return Shim(
+        path,
+        geometry=LARGE,
+        model="test",
+        engine=ME,
+        stream=gpu.stream,
+        mode=Mode.ASYNC,
+        options=ShimOptions(**settings),
+    )
+
+
+@contextlib.contextmanager
+def shim_on(gpu: Cuda, path: Path, **options: Any) -> Iterator[Shim]:
+    shim = begin(gpu, path, **options)
+    try:
+        yield shim
+    finally:
+        shim.close(PATIENCE_S)
+
+
+def echoed(gpu: Cuda, shim: Shim) -> None:
+    """Do a round, and hold its drafts against the rows that were meant."""
+    batch, device = shim.batch(), Device(LARGE)
+    out = device.fill(batch, [Ask(3, 2, first=5)])
+    ticket = shim.submit(batch)
+    gpu.drained()
+    assert ticket.ref
+    assert shim.verdict(ticket.ref) is Verdict.OK
+    rows = [(at, device.token(3, at), device.row(3, 1, at)) for at in (5, 6)]
+    assert out[0].tolist() == echo_drafts(rows, 103, LARGE.drafts, LARGE.vocab)  # last_sampled is 100 + slot
+
+
+def test_a_device_that_keeps_its_order_passes(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        report = tried(gpu, daemon.path, timed=5)
+        assert report.passed
+        assert report.reason is None
+        assert [step.name for step in report.steps] == [
+            "attributes",
+            "registration",
+            "ordering",
+            "delay",
+            "module load",
+        ]
+        assert all(step.passed for step in report.steps)
+        assert {name: latency.rounds for name, latency in report.latencies.items()} == {
+            "empty round": 5,
+            "3 requests": 5,
+        }
+        assert gpu.fake.registered == 0
+        assert "cuLaunchKernel" not in report.calls
+        assert json.loads(report.json())["device"] == "stand-in"
+        assert until(lambda: len(daemon.said("session over")) == 2, "both sessions are over")
+
+
+def test_a_module_is_loaded_while_a_round_is_parked(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        before = gpu.fake.held_up
+        assert tried(gpu, daemon.path, rounds=1).passed
+        assert gpu.fake.held_up == before + 1, (
+            "the load waited in the driver, and the daemon released the round all the same"
+        )
+
+
+def test_a_wrong_bit_is_found(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        gpu.fake.corrupt(10 * COPIES_A_ROUND)
+        report = tried(gpu, daemon.path)
+        assert not report.passed
+        assert report.reason is not None
+        assert "a copy went wrong" in report.reason
+        assert [step.passed for step in report.steps] == [True, True, False]
+        assert gpu.fake.registered == 0, "it moves, so it is taken down"
+
+
+def test_a_failed_registration_is_named(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        gpu.driver.fail_nth(1, OUT_OF_MEMORY, function="cuMemHostRegister")
+        report = tried(gpu, daemon.path)
+        assert report.reason is not None
+        assert "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY: out of memory" in report.reason
+        assert report.steps[-1].name == "registration"
+
+
+def test_without_a_daemon_nothing_is_learned(short_dir: Path) -> None:
+    with cuda() as gpu, pytest.raises(DaemonUnreachable):
+        tried(gpu, short_dir / "nobody.sock")
+
+
+# ---- in a shim ----
+
+
+def test_a_shim_tries_its_stream_once_and_then_parks_rounds(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        with shim_on(gpu, daemon.path) as shim:
+            assert (shim.status().mode, shim.status().async_refusal) == (Mode.ASYNC, None)
+            echoed(gpu, shim)
+        calls = gpu.driver.calls()["cuModuleLoadData"]
+        with shim_on(gpu, daemon.path) as shim:
+            echoed(gpu, shim)
+        assert gpu.driver.calls()["cuModuleLoadData"] == calls == 1
+
+
+def test_a_shim_without_a_daemon_tries_its_stream_once_there_is_one(short_dir: Path) -> None:
+    with cuda() as gpu, shim_on(gpu, short_dir / "e.sock") as shim:
+        assert shim.session is None
+        assert gpu.stream.untried
+        with Daemon(short_dir):
+            assert shim.wait_session(PATIENCE_S)
+            assert not gpu.stream.untried
+            echoed(gpu, shim)
+
+
+@pytest.mark.parametrize("onwards", [False, True])
+def test_rounds_are_synchronous_where_registration_fails(short_dir: Path, onwards: bool) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        gpu.driver.fail_nth(1, OUT_OF_MEMORY, function="cuMemHostRegister", onwards=onwards)
+        with shim_on(gpu, daemon.path) as shim:
+            status = shim.status()
+            assert status.mode is Mode.SYNC
+            assert status.async_refusal is not None
+            assert "CUDA_ERROR_OUT_OF_MEMORY" in status.async_refusal
+            echoed(gpu, shim)
+
+
+def test_a_strict_start_raises_where_the_self_test_fails(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        gpu.fake.corrupt(10 * COPIES_A_ROUND)
+        with (
+            pytest.raises(AsyncRefused, match=r"the self-test failed: .*a copy went wrong"),
+            shim_on(gpu, daemon.path, strict=True),
+        ):
+            pass
+
+
+def test_a_device_without_an_attribute_runs_synchronous_rounds(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        gpu.stream.async_refusal = "as CAN_USE_64_BIT_STREAM_MEM_OPS 0 does"
+        with shim_on(gpu, daemon.path) as shim:
+            assert shim.status().mode is Mode.SYNC
+            echoed(gpu, shim)
+        assert gpu.stream.untried
+
+
+# ---- qualify: a process of its own, so that what is stuck goes with it ----
+
+
+def qualified(short_dir: Path, *flags: str, **variables: str) -> tuple[int, str, Path]:
+    report = short_dir / "report.json"
+    with Daemon(short_dir) as daemon:
+        command = [
+            sys.executable,
+            "-m",
+            "engine_shim.qualify",
+            "--rounds=20",
+            f"--socket={daemon.path}",
+            f"--json={report}",
+        ]
+        ended = subprocess.run(
+            [*command, *flags],
+            cwd=ROOT,
+            env={**os.environ, LIBCUDA: str(library()), **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+    return ended.returncode, ended.stdout + ended.stderr, report
+
+
+def test_qualify_prints_and_saves_what_it_found(short_dir: Path) -> None:
+    status, text, report = qualified(short_dir)
+    assert status == 0, text
+    assert "rounds may be parked on this device" in text
+    assert "round p50" in text
+    saved = json.loads(report.read_text())
+    assert saved["passed"]
+    assert saved["latencies"]["3 requests"]["rounds"] == 20
+    assert {"kernel", "python", "machine"} <= set(saved["image"])
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({"FAKECUDA_WITHOUT": str(lib.HFC_HOST_REGISTER)}, "HOST_REGISTER_SUPPORTED is 0"),
+        ({"FAKECUDA_WITHOUT": str(lib.HFC_STREAM_MEM_OPS)}, "CAN_USE_64_BIT_STREAM_MEM_OPS is 0"),
+        ({"FAKECUDA_CORRUPT": str(6 * COPIES_A_ROUND)}, "a copy went wrong"),
+        ({"FAKECUDA_STICK": "1"}, "the stream does not move"),
+        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "every other stream of the process stands still"),
+    ],
+)
+def test_qualify_says_why_not(short_dir: Path, variables: dict[str, str], why: str) -> None:
+    status, text, report = qualified(short_dir, **variables)
+    assert status == 1, text
+    saved = json.loads(report.read_text())
+    assert why in saved["reason"]
+    assert saved["stuck"] == ("FAKECUDA_STICK" in variables)
+    assert f"rounds must be synchronous: {saved['reason']}" in text
+
+
+def test_qualify_without_a_driver_says_so(short_dir: Path) -> None:
+    status, text, report = qualified(short_dir, **{LIBCUDA: "no-such-library.so"})
+    assert (status, report.exists()) == (3, False)
+    assert "the CUDA driver cannot be opened" in text
+
+
+# ---- the daemon's side ----
+
+
+def test_an_echo_waits_as_long_as_it_was_asked_to(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        session = connect(
+            daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream, deadline_ms=10_000.0,
+            options=SessionOptions(echo_us=50_000.0),
+        )  # fmt: skip
+        batch = session.batch()
+        Device(LARGE).fill(batch, [Ask(0, 1)])
+        ticket = session.submit(batch)
+        gpu.drained()
+        session.settle()
+        assert ticket.round
+        timing = session.record(ticket.round).timing
+        assert timing.replied_ns - timing.send_ns >= 50_000_000
+        session.close()
+
+
+def test_an_echo_as_slow_as_a_network_timeout_is_refused(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu, pytest.raises(Exception, match="less than the network timeout"):
+        connect(
+            daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream,
+            options=SessionOptions(echo_us=200_000.0),
+        )  # fmt: skip
+
+
+def test_an_echo_session_says_nothing_about_workers(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu, shim_on(gpu, daemon.path):
+        assert daemon.scrape()
+        look = subprocess.run(
+            [sys.executable, "-m", "proxyd.operator.ctl", "--socket", str(daemon.path), "status", "--json"],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        status = json.loads(look.stdout)
+        assert not status["healthy"]
+        assert [session["endpoint"] for session in status["sessions"]] == ["echo"]
