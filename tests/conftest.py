@@ -25,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[leaks.MARK] = secrets.token_hex(8)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_path stays where it was
     config.stash[TEMPORARY] = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="dsv41-t", dir="/tmp")
+    config.pluginmanager.import_plugin("stalls")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
