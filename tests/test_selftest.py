@@ -154,8 +154,8 @@ def test_a_shim_tries_its_stream_once_and_then_parks_rounds(short_dir: Path) -> 
 
 def test_a_shim_without_a_daemon_tries_its_stream_once_there_is_one(short_dir: Path) -> None:
     with cuda() as gpu, shim_on(gpu, short_dir / "e.sock") as shim:
-        assert shim.session is None
-        assert gpu.stream.untried
+        before = (shim.session, gpu.stream.untried)
+        assert before == (None, True)
         with Daemon(short_dir):
             assert shim.wait_session(PATIENCE_S)
             assert not gpu.stream.untried
@@ -202,9 +202,10 @@ def qualified(short_dir: Path, *flags: str, **variables: str) -> tuple[int, str,
         command = [
             sys.executable,
             "-m",
-            "engine_shim.qualify",
-            "--rounds=20",
+            "proxyd.operator.ctl",
             f"--socket={daemon.path}",
+            "qualify",
+            "--rounds=20",
             f"--json={report}",
         ]
         ended = subprocess.run(

@@ -17,7 +17,7 @@ from hostflag.defaults import ENGINE_SOCKET
 from hostflag.messages import Drain, Dump, DumpRequest, Reload, Resume, Status, StatusRequest, SwitchWorker
 from hostflag.version import VERSION
 from proxyd.links.endpoints import checked_endpoints
-from proxyd.operator import ctltext, keygen, outside
+from proxyd.operator import ctltext, keygen, outside, qualify
 from proxyd.operator.ctlclient import LISTENS_S, Client, Failed, Silent, Unreachable
 
 
@@ -30,9 +30,9 @@ MOST_REASON_LETTERS: Final = 200
 _EPILOG: Final = """\
 exit status:
   0  done; for status: the daemon is healthy
-  1  the daemon refused, or failed; the reason is on standard error
+  1  the daemon refused, or failed; the reason is on standard error; for qualify: rounds must be synchronous
   2  wrong arguments
-  3  no daemon could be asked
+  3  no daemon could be asked; for qualify also: no CUDA driver
   4  status only: the daemon is not healthy, or does not answer
 
 examples:
@@ -220,6 +220,7 @@ def _add_deeds(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     switch.set_defaults(run=_switch)
     keygen.add_to(commands)
+    qualify.add_to(commands)
 
 
 def _user() -> str:
