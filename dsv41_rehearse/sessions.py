@@ -52,6 +52,7 @@ class Sessions:
     seen: list[SessionSeen] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     over: bool = False
+    drafted_gathered_ns: int = 0  # of the round that ``wait_drafted_after`` returned last
     _awaited_ns: int = 0
     _ok_ns: int = 0
 
@@ -79,6 +80,7 @@ class Sessions:
         if newest.id == session and not newest.first_ok_ns:
             newest.first_ok_ns = decided_ns
         if self._awaited_ns and gathered_ns >= self._awaited_ns and not self._ok_ns:
+            self.drafted_gathered_ns = gathered_ns
             self._ok_ns = decided_ns
 
     def released(self, release: Release) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsv41_rehearse.drills import killed, paused, resets, stopped
+from dsv41_rehearse.drills import idle, killed, paused, resets, restarts, soak, stopped
 from dsv41_rehearse.drills.drill import Drill, Drills
 
 
 ALL: Final = "all"
-_GROUPS: Final[tuple[Drills, ...]] = (killed.DRILLS, stopped.DRILLS, paused.DRILLS, resets.DRILLS)
+_GROUPS: Final[tuple[Drills, ...]] = (
+    killed.DRILLS, stopped.DRILLS, paused.DRILLS, idle.DRILLS, resets.DRILLS, restarts.DRILLS,
+    soak.DRILLS,
+)  # fmt: skip
 _ORDER: Final = (
     "daemon-kill", "daemon-stop", "engine-stop", "daemon-stop-short", "both-stop", "freeze-daemon", "freeze-engine", "freeze-both",
     "idle", "worker-kill", "worker-hang", "worker-garbage", "network-cut", "slow-daemon", "engine-kill", "session-resets",
