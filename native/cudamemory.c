@@ -15,12 +15,16 @@
 /* This thread in the stream's context, and not disturbed by a capture that another thread has under way, nor disturbing it. */
 static int enter(struct hfc_stream *s, int *ret_mode)
 {
+    CUcontext ours;
     int r = HFC_CALL(s->driver, cuCtxPushCurrent, s->context);
 
     if (r < 0)
         return r;
     *ret_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    return HFC_CALL(s->driver, cuThreadExchangeStreamCaptureMode, ret_mode);
+    r = HFC_CALL(s->driver, cuThreadExchangeStreamCaptureMode, ret_mode);
+    if (r < 0)
+        (void)HFC_CALL(s->driver, cuCtxPopCurrent, &ours);
+    return r;
 }
 
 static void leave(struct hfc_stream *s, int mode)

@@ -94,7 +94,7 @@ static int give_all_back(struct hfc_stream *s, uint64_t timeout_ns)
 {
     int r;
 
-    for (int i = 0; i < HFC_REGIONS; i++)
+    for (int i = 0; i < HFC_REGIONS; i++) /* acquire: pairs with hfc_let_go_region */
         if (atomic_load_explicit(&s->keeps[i].base, memory_order_acquire))
             return -EBUSY;
     r = s->ops.synchronize(s, timeout_ns);
