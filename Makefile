@@ -9,11 +9,11 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
-.PHONY: help demo test test-gpu bench bench-gpu native lint fmt wheel clean distclean
+.PHONY: help demo test test-gpu bench bench-gpu stress native lint fmt wheel clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  ARGS='...' is passed on by demo, test and bench; PYTHON=... picks the interpreter for .venv"
+	@echo "  ARGS='...' is passed on by demo, test, bench and stress; PYTHON=... picks the interpreter for .venv"
 
 demo: $(READY) native ## daemon, worker and engine stand-in replay a text, and the daemon is killed once; PLOT=run.png draws it
 	@[ -z '$(PLOT)' ] || $(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/python -m pip install -q -e '.[plot]'
@@ -27,11 +27,14 @@ bench: $(READY) native ## measure rounds on this machine
 
 test-gpu: ## the tests that need a GPU, with the Python that has torch (GPU_PYTHON=...); scripts/gpu_run does that and more
 	@$(GPU_PYTHON) native/build_ffi.py --inplace
-	@$(GPU_PYTHON) -m pytest -q --durations=10 tests/gpu $(ARGS)
+	@$(GPU_PYTHON) -m pytest -q -rP --durations=10 tests/gpu $(ARGS)
 
 bench-gpu: ## what the product costs and gains on this machine's GPU; ARGS='--json F --picture F.png'
 	@$(GPU_PYTHON) native/build_ffi.py --inplace
 	@$(GPU_PYTHON) -m bench.gpu $(ARGS)
+
+stress: $(READY) ## millions of rounds, daemons dying, without and with each sanitizer; then every seeded fault (half an hour)
+	@$(BIN)/python tests/stress_run.py $(ARGS)
 
 native: ## build the C modules beside the Python sources, where they are out of date
 	@[ -e $(READY) ] || $(MAKE) --no-print-directory $(READY)
