@@ -74,6 +74,7 @@ class Trial:
             model=self._model,
             engine=self._engine,
             limit_s=self._options.self_test_s,
+            deadline_ms=self._options.deadline_ms,
             options=self._options.session,
         ).run()
         stream.untried = False

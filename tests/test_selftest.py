@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ from engine_shim import (
     ShimOptions,
     connect,
 )
-from engine_shim._engine import lib
+from engine_shim._engine import ffi, lib
 from engine_shim.echo import echo_drafts
 from engine_shim.environment import LIBCUDA
 from engine_shim.selftest import Report, SelfTest
@@ -131,6 +132,28 @@ def test_a_failed_registration_is_named(short_dir: Path) -> None:
         assert report.reason is not None
         assert "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY: out of memory" in report.reason
         assert report.steps[-1].name == "registration"
+
+
+def test_a_driver_call_that_does_not_return_is_left_behind(short_dir: Path) -> None:
+    go_on = threading.Event()
+
+    @ffi.callback("int(void **, const void *)")  # type: ignore[untyped-decorator]
+    def hang(module: ffi.CData, image: ffi.CData) -> int:
+        go_on.wait()
+        return OUT_OF_MEMORY
+
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        before = gpu.driver.replace("cuModuleLoadData", int(ffi.cast("uintptr_t", hang)))
+        report = tried(gpu, daemon.path, rounds=1, limit_s=2.0)
+        assert report.stuck
+        assert report.reason == "the self-test did not come back within 2 s, during: module load"
+        assert gpu.fake.registered == 1, "what the device may touch is kept"
+        go_on.set()
+        until(
+            lambda: not any(thread.name == "hf-selftest" for thread in threading.enumerate()),
+            "the thread ends after all",
+        )
+        gpu.driver.replace("cuModuleLoadData", before)
 
 
 def test_without_a_daemon_nothing_is_learned(short_dir: Path) -> None:

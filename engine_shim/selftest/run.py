@@ -40,7 +40,7 @@ LANES: Final = 4
 REQUESTS: Final = 3
 ROWS_EACH: Final = 6
 LOAD_MS: Final = 30.0  # for how long a round is parked while a module is loaded
-DEADLINE_MS: Final = 5000.0  # no watchdog is to help a round along
+DEADLINE_MS: Final = 10_000.0  # no watchdog is to help a round along
 CLOSE_S: Final = 1.0
 ATTRIBUTES: Final = {
     "HOST_REGISTER_SUPPORTED": lib.HFC_HOST_REGISTER,
@@ -72,6 +72,7 @@ class SelfTest:
         rounds: int = 64,
         timed: int = 0,
         limit_s: float = 15.0,
+        deadline_ms: float = DEADLINE_MS,
         options: SessionOptions | None = None,
     ) -> None:
         self._of = stream
@@ -82,6 +83,9 @@ class SelfTest:
         self._rounds = rounds
         self._timed = timed
         self._limit_s = limit_s
+        self._deadline_ms = max(
+            deadline_ms, DEADLINE_MS
+        )  # it is to be above the daemon's network timeout, as the engine's is
         self._options = options or SessionOptions()
         self._steps: list[Step] = []
         self._latencies: dict[str, Latency] = {}
@@ -177,7 +181,7 @@ class SelfTest:
         def begin() -> str:
             session = connect(
                 self._path, geometry=self._geometry, model=self._model, engine=self._engine, stream=stream,
-                deadline_ms=DEADLINE_MS, options=dataclasses.replace(self._options, echo_us=echo_us, base=0),
+                deadline_ms=self._deadline_ms, options=dataclasses.replace(self._options, echo_us=echo_us, base=0),
             )  # fmt: skip
             opened.append(session)
             welcome = session.welcome
