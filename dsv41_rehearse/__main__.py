@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import sys
 
-from collections.abc import Sequence
-
 from hostflag import starting
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit status."""
-    return starting.run("dsv41_rehearse.commands", argv)
+    return starting.run(["dsv41_rehearse.commands"], argv)
 
 
 if __name__ == "__main__":

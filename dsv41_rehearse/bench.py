@@ -27,7 +27,7 @@ from dsv41_rehearse.bench_rest import Idle, Pace, idle, pace
 from dsv41_rehearse.bench_round import RoundPath, RoundSamples
 from dsv41_rehearse.bench_scraper import Scraper
 from dsv41_rehearse.report import machine, origin, write
-from dsv41_rehearse.samples import Samples
+from dsv41_rehearse.samples import Few, Samples
 from dsv41_rehearse.stack import Stack
 
 
@@ -91,12 +91,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         endpoint = stack.start_worker("mock")
         daemon = stack.start_daemon(endpoint)
         console.print("  the daemon at rest ...")
-        at_rest = idle(stack.socket, daemon.pid, case, arguments.idle_s)
+        losses: Counter[str] = Counter()
+        at_rest = idle(stack.socket, daemon.pid, case, arguments.idle_s, losses)
         console.print("  25 rounds a second ...")
-        at_pace = pace(stack.socket, daemon.pid, case, arguments.pace_s)
-        with _paths(stack, endpoint, case) as bench:
+        at_pace = pace(stack.socket, daemon.pid, case, arguments.pace_s, losses)
+        with _paths(stack, endpoint, case, losses) as bench:
             sizes = _blocks(bench, arguments, console)
     report = _report(case, sizes, at_rest, at_pace, arguments)
+    # A session that is lost is not followed by another one here: there is nothing to recover from.
+    report |= {"losses": dict(losses), "recovery_ms": bench_show.plain(Few.of(()))}
     bench_show.show(console, report)
     if arguments.json is not None:
         write(arguments.json, report)
@@ -115,11 +118,11 @@ def _blocks(bench: Bench, arguments: argparse.Namespace, console: Console) -> di
 
 
 @contextmanager
-def _paths(stack: Stack, endpoint: str, case: Case) -> Iterator[Bench]:
+def _paths(stack: Stack, endpoint: str, case: Case, losses: Counter[str]) -> Iterator[Bench]:
     elsewhere = stack.start_daemon(endpoint, name="unrelated", socket=stack.directory / "unrelated.sock")
     with (
         closing(RawPath(endpoint, case)) as raw,
-        closing(RoundPath(stack.socket, case, "bench-round")) as path,
+        closing(RoundPath(stack.socket, case, "bench-round", losses)) as path,
         closing(Scraper()) as scraper,
     ):
         yield Bench(raw, path, scraper, path.session.welcome.metrics or "", metrics_of(elsewhere.ready()))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,13 +43,13 @@ class Pace:
     failed: int
 
 
-def idle(socket: Path, daemon_pid: int, case: Case, seconds: float) -> Idle:
+def idle(socket: Path, daemon_pid: int, case: Case, seconds: float, losses: Counter[str]) -> Idle:
     """Watch the daemon with one idle session, then with some more."""
-    paths = [RoundPath(socket, case, "bench-idle-0")]
+    paths = [RoundPath(socket, case, "bench-idle-0", losses)]
     try:
         time.sleep(QUIET_S)
         one = cpu_percent_over(daemon_pid, seconds)
-        paths += [RoundPath(socket, case, f"bench-idle-{number}") for number in range(1, FURTHER + 1)]
+        paths += [RoundPath(socket, case, f"bench-idle-{number}", losses) for number in range(1, FURTHER + 1)]
         time.sleep(QUIET_S)
         all_of_them = cpu_percent_over(daemon_pid, seconds)
     finally:
@@ -57,10 +58,10 @@ def idle(socket: Path, daemon_pid: int, case: Case, seconds: float) -> Idle:
     return Idle(one, round((all_of_them - one) / FURTHER, 4), seconds)
 
 
-def pace(socket: Path, daemon_pid: int, case: Case, seconds: float) -> Pace:
+def pace(socket: Path, daemon_pid: int, case: Case, seconds: float, losses: Counter[str]) -> Pace:
     """Do rounds as an engine does whose steps take 40 ms."""
     gather = random.Random(case.seed)
-    path = RoundPath(socket, case, "bench-pace")
+    path = RoundPath(socket, case, "bench-pace", losses)
     samples, warm = RoundSamples(), RoundSamples()
     rows = next(iter(SIZES.values()))
     try:

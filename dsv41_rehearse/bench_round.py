@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,7 @@ from dsv41_rehearse.bench_case import MODEL, Case
 from dsv41_rehearse.device import I32, I64, keep
 from dsv41_rehearse.samples import Samples
 from hostflag.messages import EngineIdentity
-from hostflag.verdicts import Verdict
+from hostflag.verdicts import Loss, Verdict
 
 
 CLOSE_S: Final = 5.0
@@ -45,10 +46,11 @@ class RoundSamples:
 
 
 class RoundPath:
-    """One engine session that does rounds of one request, one at a time."""
+    """One engine session that does rounds of one request, one at a time. ``losses``: gets why it was lost, if it was."""
 
-    def __init__(self, socket: Path, case: Case, name: str) -> None:
+    def __init__(self, socket: Path, case: Case, name: str, losses: Counter[str] | None = None) -> None:
         self._case = case
+        self._losses: Counter[str] = Counter() if losses is None else losses
         self._stream = engine_shim.SoftStream()
         self.session = engine_shim.connect(
             socket, geometry=case.geometry, model=MODEL, engine=EngineIdentity(name=f"{name}-{os.getpid()}"),
@@ -74,6 +76,8 @@ class RoundPath:
         """End session and stream."""
         with interrupts.held():
             try:
+                if (lost := self.session.lost) is not Loss.NONE:
+                    self._losses[lost.name] += 1
                 self.session.close(CLOSE_S)
                 self._stream.close(CLOSE_S)
             except BaseException:

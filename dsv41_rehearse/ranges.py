@@ -18,7 +18,12 @@ def within(kind: type[int | float], low: float, high: float) -> Callable[[str], 
         except ValueError:
             value = math.nan
         if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {_plain(low)} to {_plain(high)}")
         return value
 
     return convert
+
+
+def _plain(bound: float) -> str:
+    """Return a bound as it would be typed: 4294967295, not 4.29e+09."""
+    return str(int(bound)) if bound == int(bound) else str(bound)

@@ -21,6 +21,12 @@ MAX_CHUNK: Final = 8192
 MODEL: Final = "dsv41-rehearse/bytes"
 
 
+_FLAGS: Final = {
+    "slots": "--slots", "row_bytes": "--rows-bytes", "window": "--window", "drafts": "--k", "vocab": "--vocab",
+    "ring_bytes": "--ring-bytes",
+}  # fmt: skip
+
+
 class ScenarioError(Exception):
     """An option that makes no sense; the message names it and its bounds."""
 
@@ -84,12 +90,19 @@ class Scenario:
         self._check_geometry()
 
     def _check_geometry(self) -> None:
+        geometry = self.geometry()
         try:
-            reason = bounds.fault(self.geometry())
+            reason = bounds.fault(geometry)
         except OverflowError as error:
             raise ScenarioError(f"the geometry does not fit: {error}") from error
-        if reason is not None:
-            raise ScenarioError(f"the geometry is not possible: {reason}")
+        if reason is None:
+            return
+        name = reason.partition(" ")[0]
+        least = bounds.least_ring_bytes(geometry) if name == "ring_bytes" else None
+        if least is not None:
+            rows = f"{geometry.max_requests} requests of {geometry.drafts} + 1 rows (--concurrency, --k) of {geometry.row_bytes} bytes (--rows-bytes)"
+            reason = f"{reason}; here that is {least} or more, for {rows}"
+        raise ScenarioError(f"{_FLAGS.get(name, '--concurrency')} is {getattr(geometry, name)}: {reason}")
 
     def geometry(self) -> Geometry:
         """Return what engine and daemon are to agree on."""

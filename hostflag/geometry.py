@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import bisect
+
 from typing import Any
 
 import msgspec
@@ -25,6 +27,15 @@ def fault(geometry: Geometry) -> str | None:
     """Return what is wrong with a geometry, naming the field and its bounds, or None."""
     reason = lib.hf_geometry_fault(to_c(geometry))
     return None if reason == ffi.NULL else _text(reason)
+
+
+def least_ring_bytes(geometry: Geometry) -> int | None:
+    """Return the least ring with which this geometry is within its bounds, bytes, None: there is none."""
+    sizes = range(lib.HF_PART_ALIGN, lib.HF_MAX_REGION_BYTES + 1, lib.HF_PART_ALIGN)
+    at = bisect.bisect_left(
+        sizes, True, key=lambda size: fault(msgspec.structs.replace(geometry, ring_bytes=size)) is None
+    )
+    return sizes[at] if at < len(sizes) else None
 
 
 def region_bytes(geometry: Geometry) -> int:

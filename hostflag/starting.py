@@ -8,22 +8,23 @@ import os
 import signal
 import sys
 
-from collections.abc import Callable, Sequence
-from types import FrameType
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes longer to import than all that is needed here
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+INTERRUPTED = 130
+UNREAD = 141  # as a shell has it of who is ended by SIGPIPE
 
 
-INTERRUPTED: Final = 130
-UNREAD: Final = 141  # as a shell has it of who is ended by SIGPIPE
-
-
-def run(module: str, argv: Sequence[str] | None) -> int:
+def run(modules: Sequence[str], argv: Sequence[str] | None) -> int:
     """
-    Import a program and run its ``main``. Returns the exit status: its own; 130 for a Ctrl-C that it does not handle.
+    Import these modules and run the last one's ``main``. Returns the exit status: its own; 130 for a Ctrl-C that it does not handle.
 
     A Ctrl-C while it is imported ends the process at once: nothing was begun that would have to be cleaned up.
     """
-    main = _imported(module)
+    main = _imported(modules)
     try:
         return main(argv)
     except KeyboardInterrupt:
@@ -38,14 +39,14 @@ def unread() -> int:
     return UNREAD
 
 
-def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
+def _imported(modules: Sequence[str]) -> Callable[[Sequence[str] | None], int]:
     ours = (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )  # else it is ignored, or somebody's who imports us
     if ours:
         signal.signal(signal.SIGINT, _end)
     try:
-        main: Callable[[Sequence[str] | None], int] = importlib.import_module(module).main
+        main: Callable[[Sequence[str] | None], int] = [importlib.import_module(name) for name in modules][-1].main
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)

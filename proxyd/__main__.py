@@ -1,102 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dsv41-proxyd``: its configuration, logging, then the server until a signal ends it."""
+"""``dsv41-proxyd``."""
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
-import os
-import resource
 import sys
 
-from typing import TYPE_CHECKING, Final
-
-import structlog
-
-from hostflag import logging
-from proxyd._daemon import lib
-from proxyd.config import commandline, printout
-from proxyd.config.configuration import Configuration
-from proxyd.config.faults import ConfigurationError
-from proxyd.errors import StartError
-from proxyd.links.curve import curve_of
-from proxyd.service import activation
-from proxyd.service.notify import Notifier
-from proxyd.service.server import Server
-from proxyd.service.stderr import Stderr, fill_standard_descriptors
+from hostflag import starting
 
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-EXIT_FAILED: Final = 1
-EXIT_CONFIG: Final = 78  # EX_CONFIG: a restart will not help
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
-    fill_standard_descriptors()
-    line = commandline.parse(argv)
-    notifier = Notifier.take(os.environ)
-    try:
-        configuration = Configuration(line, os.environ)
-    except ConfigurationError as error:
-        sys.stderr.write(f"dsv41-proxyd: cannot start with this configuration:\n{error}\n")
-        notifier.status("cannot start with this configuration: see the log")
-        return EXIT_CONFIG
-    if line.action == commandline.CHECK:
-        return _check(configuration)
-    if line.action == commandline.PRINT:
-        return _print(printout.as_toml(configuration))
-    with contextlib.redirect_stderr(Stderr()):
-        logging.configure(configuration.settings.log_level, configuration.settings.log_format)
-        return _serve(configuration, notifier)
-
-
-def _check(configuration: Configuration) -> int:
-    try:
-        curve_of(configuration.settings)  # what stands in files that the configuration only names
-    except StartError as fault:
-        sys.stderr.write(f"dsv41-proxyd: cannot start with this configuration:\n{fault}\n")
-        return EXIT_CONFIG
-    return _print("ok\n")
-
-
-def _print(text: str) -> int:
-    # Not sys.stdout: TOML is UTF-8 whatever the locale says.
-    try:
-        with open(1, "w", encoding="utf-8", closefd=False) as out:
-            out.write(text)
-    except OSError as fault:
-        sys.stderr.write(f"dsv41-proxyd: cannot write to standard output: {fault.strerror}\n")
-        return EXIT_FAILED
-    return 0
-
-
-def _serve(configuration: Configuration, notifier: Notifier) -> int:
-    faulthandler.enable(2)  # where a watchdog ends us (SIGABRT), the journal says where every thread was
-    _allow_locking()
-    if lib.hfd_heap_bound() < 0:
-        structlog.get_logger().debug("this C library's heap has no bound", pid=os.getpid())
-    try:
-        server = Server(configuration, notifier, activation.take(os.environ))
-    except StartError as fault:
-        structlog.get_logger().error("cannot start", reason=str(fault))
-        notifier.status(f"cannot start: {fault}")
-        return EXIT_CONFIG
-    if server.serve():
-        server.close()
-        return 0
-    server.abandon()
-    # Loops that did not end still run: an orderly exit would free what they use.
-    os._exit(EXIT_FAILED)
-
-
-def _allow_locking() -> None:
-    """Regions are locked in memory as far as this process may lock at all."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+    return starting.run(["proxyd.lean", "proxyd.program"], argv)
 
 
 if __name__ == "__main__":

@@ -1,170 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dsv41-refworker``: drafts for the daemons that connect to it."""
+"""``dsv41-refworker``."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import math
-import os
-import secrets
-import signal
-import socket
 import sys
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
-
-import structlog
-import zmq
-
-from hostflag import audit, logging
-from hostflag.defaults import WORKER_ENDPOINT
-from hostflag.keys import KeyFault, SecretKey, read_allowed, read_secret
-from hostflag.version import VERSION
-from refworker.drafter import Drafter
-from refworker.endpoint import BindFault, bind, make_router, socket_file, write_endpoint
-from refworker.gate import Gate
-from refworker.loading import BUILT_IN, LoadFault, drafter_class
-from refworker.server import Server
-from refworker.sessions import Sessions
+from hostflag import starting
 
 
-EX_SOFTWARE: Final = 70
-EX_CONFIG: Final = 78
-
-_log = structlog.get_logger()
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    if (arguments.curve_secret_key_file is None) is not (arguments.curve_allowed_keys_file is None):
-        parser.error("--curve-secret-key-file and --curve-allowed-keys-file go together: give both, or neither")
-    try:
-        chosen = drafter_class(arguments.drafter)
-    except LoadFault as error:
-        parser.error(f"--drafter: {error}")
-    logging.configure(arguments.log_level, arguments.log_format)
-    try:
-        return _serve(arguments, chosen)
-    except (BindFault, KeyFault) as error:
-        _log.error("cannot start", reason=str(error))
-        return EX_CONFIG
-
-
-def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
-    key, allowed = _keys(arguments)
-    with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(_audit_writer(arguments.audit)) if arguments.audit else None
-        try:
-            chosen.load()
-        except Exception:  # noqa: BLE001  a drafter is anybody's code
-            _log.exception("cannot start", reason=f"drafter {arguments.drafter} did not load")
-            return EX_SOFTWARE
-        context = stack.enter_context(zmq.Context(io_threads=1))
-        router = stack.enter_context(make_router(context, key))
-        gate = stack.enter_context(Gate(context, router, allowed))
-        endpoint = bind(router, arguments.bind)
-        worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"[:256]
-        server = Server(
-            router,
-            Sessions(chosen),
-            worker=worker,
-            drafter=arguments.drafter[:256],
-            delay_s=arguments.delay_ms / 1000,
-            audit=writer,
-            gate=gate,
-        )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: server.stop())
-        if (bound := socket_file(endpoint)) is not None:
-            stack.callback(bound.remove)
-        if arguments.endpoint_file is not None:
-            stack.callback(write_endpoint(arguments.endpoint_file, endpoint).remove)
-        _log.info(
-            "ready",
-            endpoint=endpoint,
-            drafter=arguments.drafter,
-            worker=worker,
-            pid=os.getpid(),
-            public_key=key.public.decode() if key else None,
-        )
-        server.run()
-    counts = server.counts + gate.counts
-    _log.info("stopped", **{name.replace(" ", "_").lower(): count for name, count in sorted(counts.items())})
-    return 0
-
-
-def _keys(arguments: argparse.Namespace) -> tuple[SecretKey | None, frozenset[bytes] | None]:
-    if arguments.curve_secret_key_file is None:
-        return None, None
-    if not zmq.has("curve"):
-        raise KeyFault("this libzmq was built without CURVE: install pyzmq's own wheel")
-    return read_secret(arguments.curve_secret_key_file), read_allowed(arguments.curve_allowed_keys_file)
-
-
-def _audit_writer(directory: Path) -> audit.AuditWriter:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return audit.AuditWriter(audit.worker_file(directory))
-    except OSError as error:
-        raise BindFault(f"cannot write the audit in {directory}: {error.strerror}") from error
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dsv41-refworker",
-        description="The reference worker: takes rounds from dsv41-proxyd, returns drafts.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--bind", metavar="ENDPOINT", type=_endpoint, default=WORKER_ENDPOINT, help="port 0 or * picks one")
-    add("--endpoint-file", metavar="PATH", type=Path, help="gets the endpoint once it is bound")
-    add("--drafter", metavar="NAME", default="mock", help=f"{', '.join(BUILT_IN)} or module:Class")
-    add(
-        "--delay-ms",
-        metavar="MS",
-        type=_milliseconds,
-        default=0.0,
-        help="the least time that a round takes; sessions in turn, as on one GPU",
-    )
-    add(
-        "--curve-secret-key-file",
-        metavar="PATH",
-        type=Path,
-        help="this worker's secret key: encrypt, and let in only ...",
-    )
-    add(
-        "--curve-allowed-keys-file",
-        metavar="PATH",
-        type=Path,
-        help="... daemons with one of these public keys, one a line",
-    )
-    add("--audit", metavar="DIR", type=Path, help="write one line a round into DIR/worker-PID.jsonl")
-    add("--log-level", choices=logging.LEVELS, default="info", help="the least level that is written")
-    add("--log-format", choices=logging.FORMATS, default="auto", help="auto: console on a terminal, else json")
-    parser.add_argument("--version", action="version", version=f"dsv41-refworker {VERSION}")
-    return parser
-
-
-def _endpoint(text: str) -> str:
-    if not text.startswith(("tcp://", "ipc://")) or len(text) <= len("tcp://"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no endpoint: give tcp://HOST:PORT or ipc://PATH")
-    return text
-
-
-def _milliseconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 60_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 0 to 60000")
-    return value
+    return starting.run(["refworker.program"], argv)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from hostflag.defaults import ENGINE_SOCKET
-from proxyd.__main__ import EXIT_CONFIG
+from proxyd.program import EXIT_CONFIG
 from proxyd.service import activation
 from proxyd.service.server import SHUTDOWN_LIMIT_S
 
