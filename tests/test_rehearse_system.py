@@ -80,17 +80,17 @@ def test_the_demo(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("concurrency", [3, 16])
-def test_mock_drafts_and_rows_are_bit_exact(tmp_path: Path, concurrency: int) -> None:
+@pytest.mark.parametrize(("concurrency", "rounds"), [(3, 10_000), (16, 1_500)])
+def test_mock_drafts_and_rows_are_bit_exact(tmp_path: Path, concurrency: int, rounds: int) -> None:
     report = run(
-        tmp_path, "demo", "--no-kill", "--drafter", "mock", "--rounds", "10000", "--concurrency", str(concurrency),
+        tmp_path, "demo", "--no-kill", "--drafter", "mock", "--rounds", str(rounds), "--concurrency", str(concurrency),
         "--gpu-ms", "0.1", "--simulate-acceptance",
     )  # fmt: skip
     assert report["scenario"]["row_bytes"] == 30_720
-    assert report["rounds"]["OK"] >= 9_900
+    assert report["rounds"]["OK"] >= rounds * 0.99
     assert report["wrong_drafts"] == report["wrong_rows"] == 0
-    assert report["drafts_checked"] >= 9_000 * 5 * concurrency // 2
-    assert report["rows_checked"] >= 9_000 * 2 * concurrency // 2, "1 to 6 rows a request, not always one"
+    assert report["drafts_checked"] >= rounds * 0.9 * 5 * concurrency / 2
+    assert report["rows_checked"] >= rounds * 0.9 * 2 * concurrency / 2, "1 to 6 rows a request, not always one"
     assert report["accepted_per_step"] is None
     assert report["identical"]
 
