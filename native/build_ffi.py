@@ -56,7 +56,9 @@ class Module(NamedTuple):  # no dataclass: cffi executes this file as no module 
     sources: tuple[str, ...]
 
 
-SHARED: Final = Module("hostflag._hostflag", ("hostflag.h", "wire.h", "echo.h", "shared.h"), (*REGION, "echo.c", "shared.c"))
+SHARED: Final = Module(
+    "hostflag._hostflag", ("hostflag.h", "wire.h", "echo.h", "shared.h"), (*REGION, "echo.c", "shared.c")
+)
 ENGINE: Final = Module(
     "engine_shim._engine",
     ("hostflag.h", "softstream.h", "cudadriver.h", "cudastream.h", "engine.h"),
@@ -78,10 +80,10 @@ DAEMON: Final = Module(
         *("link.c", "round.c", "breaker.c", "roundloop.c", "loopstart.c", "loopcontrol.c", "heap.c"),
     ),
 )
-# For drills, never installed: the daemon can be made to stop at named points of its loop.
-FAILING: Final = DAEMON._replace(sources=(*DAEMON.sources, "failpoints.c"))
 STANDIN: Final = Module("dsv41_rehearse._standin", ("standin.h",), ("standin.c",))
 MODULES: Final = (SHARED, ENGINE, DAEMON, STANDIN)
+# For drills, never installed: daemon and watchdog can be made to stop at named points.
+FAILING: Final = tuple(module._replace(sources=(*module.sources, "failpoints.c")) for module in (DAEMON, ENGINE))
 
 
 class BuildError(Exception):
@@ -184,11 +186,11 @@ def build_in_place(module: Module) -> None:
         os.chdir(ROOT)
 
 
-def build_failing(directory: Path) -> None:
-    """Compile the daemon's module with its failpoints into a directory of its own."""
+def build_failing(module: Module, directory: Path) -> None:
+    """Compile a module with its failpoints into a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="dsv41-build-") as scratch:
         os.chdir(scratch)
-        built = Path(builder(FAILING, str(NATIVE), ("HFD_FAILPOINTS",)).compile(tmpdir=scratch, verbose=False))
+        built = Path(builder(module, str(NATIVE), ("HF_FAILPOINTS",)).compile(tmpdir=scratch, verbose=False))
         directory.mkdir(parents=True, exist_ok=True)
         staged = directory / f".{built.name}.{os.getpid()}"
         shutil.copy2(built, staged)
@@ -200,13 +202,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--inplace", action="store_true", help="build beside the Python sources")
-    where.add_argument("--failpoints", type=Path, metavar="DIR", help="the daemon's module with failpoints, for drills")
+    where.add_argument("--failpoints", type=Path, metavar="DIR", help="the modules with failpoints, for drills")
     parser.add_argument("module", nargs="*", help="import names of the modules to build (default: all)")
     arguments = parser.parse_args()
     failed = False
     if arguments.failpoints is not None:
         try:
-            build_failing(arguments.failpoints.absolute())
+            for module in FAILING:
+                build_failing(module, arguments.failpoints.absolute())
         except (BuildError, cffi.VerificationError) as error:
             print(f"build_ffi: {error}", file=sys.stderr)
             return 1

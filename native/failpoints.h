@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Named points of the round loop at which a drill can stop the whole daemon. Only in a test build (build_ffi.py --failpoints):
- * in the shipped module a point is nothing at all, and failpoints.c is no part of it.
+ * Named points of the daemon's round loop and of the engine's watchdog, at which a drill can stop the whole process, or stall
+ * the thread. Only in test builds (build_ffi.py --failpoints): in the shipped modules a point is nothing at all, and
+ * failpoints.c is no part of them.
  */
 #ifndef FAILPOINTS_H
 #define FAILPOINTS_H
 
-#ifdef HFD_FAILPOINTS
+#ifdef HF_FAILPOINTS
 #include <stdint.h>
 
-/* What the file that HFD_FAILPOINTS_FILE names holds; a drill maps it too. */
-struct hfd_failpoints {
-    _Atomic uint32_t armed;      /* 1: stop at the point of that name; the daemon sets it back */
+/* What the file that HF_FAILPOINTS_FILE names holds; a drill maps it too. */
+struct hf_failpoints {
+    _Atomic uint32_t armed;      /* 1: stop at the point of that name; whoever does sets it back */
     char name[28];               /* written before armed */
-    _Atomic uint64_t stopped_ns; /* CLOCK_MONOTONIC, just before the daemon stopped itself */
-    _Atomic uint64_t beat_ns;    /* of the newest beat */
+    _Atomic uint64_t stopped_ns; /* CLOCK_MONOTONIC, just before it stopped */
+    _Atomic uint64_t stall_ns;   /* 0: the process stops itself with SIGSTOP; else the thread alone sleeps so long */
+    _Atomic uint64_t beat_ns;    /* of the daemon's newest beat */
 };
 
-void hfd_failpoint(const char *name);
-void hfd_failpoint_beat(void);
+void hf_failpoint(const char *name);
+void hf_failpoint_beat(void);
 
-#define HFD_FAILPOINT(name) hfd_failpoint(#name)
-#define HFD_FAILPOINT_BEAT() hfd_failpoint_beat()
+#define HF_FAILPOINT(name) hf_failpoint(#name)
+#define HF_FAILPOINT_BEAT() hf_failpoint_beat()
 #else
-#define HFD_FAILPOINT(name)
-#define HFD_FAILPOINT_BEAT()
+#define HF_FAILPOINT(name)
+#define HF_FAILPOINT_BEAT()
 #endif
 
 #endif

@@ -171,7 +171,7 @@ static enum hf_verdict carry(struct hfd_loop *l)
     HFD_COUNT(l, rows_rejected, l->wire.round.n_rows - l->wire.valid_rows);
     if (l->wire.context_only)
         return HF_OK;
-    HFD_FAILPOINT(sent);
+    HF_FAILPOINT(sent);
     while (v == HF_OPEN)
         v = wait_step(l, deadline, HF_TIMEOUT);
     if (v == HF_TIMEOUT) /* its reply may still come: a new link knows nothing of it */
@@ -189,7 +189,7 @@ bool hfd_round_reply(struct hfd_loop *l, uint32_t round, const void *body, size_
     f->timing.replied_ns = hf_now_ns();
     switch (whole ? hfd_wire_check_reply(&l->wire, body, bytes) : HFD_REPLY_BAD) {
     case HFD_REPLY_OK:
-        HFD_FAILPOINT(replied);
+        HF_FAILPOINT(replied);
         hfd_wire_store_reply(&l->wire, body);
         f->verdict = HF_OK;
         break;
@@ -232,7 +232,7 @@ static void finish(struct hfd_loop *l, uint32_t t, enum hf_verdict verdict)
 
     l->flight.timing.decided_ns = hf_now_ns();
     hfd_wire_store_timing(&l->wire, &l->flight.timing);
-    HFD_FAILPOINT(stored);
+    HF_FAILPOINT(stored);
     if (!hf_decide(&l->region, t, verdict)) {
         holds = hf_verdict_load(&l->region, t);
         if (holds <= HF_OPEN || holds >= HF_VERDICT_MAX) {
@@ -241,10 +241,10 @@ static void finish(struct hfd_loop *l, uint32_t t, enum hf_verdict verdict)
         }
         HFD_COUNT(l, outvoted, 1);
     }
-    HFD_FAILPOINT(decided);
+    HF_FAILPOINT(decided);
     /* Whoever decided: a released that is there already stays. */
     hf_release(&l->region, t);
-    HFD_FAILPOINT(released);
+    HF_FAILPOINT(released);
     released = hf_now_ns();
     /* Release: our reads of slot and rows are over before the engine sees this and refills them ("rows, retired"). */
     atomic_store_explicit(&l->region.daemon->retired.value, t, memory_order_release);
@@ -263,11 +263,11 @@ void hfd_round_run(struct hfd_loop *l, uint32_t t)
         hfd_loop_fail(l, fault);
         return;
     }
-    HFD_FAILPOINT(taken);
+    HF_FAILPOINT(taken);
     seen = wait_gathered(l, t);
     if (seen == 0)
         return;
-    HFD_FAILPOINT(gathered);
+    HF_FAILPOINT(gathered);
     l->flight = (struct hfd_flight){.timing = {.round = t, .seen_ns = seen}};
     verdict = carry(l);
     if (l->flight.waiting)

@@ -84,7 +84,7 @@ static void beat(struct hfd_loop *l, uint64_t now)
     atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + 1, memory_order_relaxed);
     l->beat_ns = now;
     HFD_COUNT(l, beats, 1);
-    HFD_FAILPOINT_BEAT();
+    HF_FAILPOINT_BEAT();
 }
 
 static void take_commands(struct hfd_loop *l)
@@ -144,7 +144,7 @@ static void rest(struct hfd_loop *l, uint32_t submitted)
 
     if (l->link.ready || l->link.condemned)
         return;
-    HFD_FAILPOINT(rest);
+    HF_FAILPOINT(rest);
     hf_doorbell_wait(&l->region, submitted, coming && ns > COMING_REST_NS ? COMING_REST_NS : ns);
     if (coming)
         hfd_loop_sleep(l, 0, true);

@@ -2,6 +2,7 @@
 /* One look of the watchdog at the words: what is too old, what is decided, whether the daemon lives. */
 #include "watchdog.h"
 
+#include "failpoints.h"
 #include "session.h"
 
 /* Booked between two looks: its own pauses, and for how long it ran. A pause is what a tick lasted beyond twice its time. */
@@ -61,6 +62,7 @@ static void expire(struct hfe_session *e, uint32_t t, const struct hfe_seen *see
 
     if (age <= e->config.deadline_ns || !hf_decide(&e->region, t, HF_EXPIRED))
         return;
+    HF_FAILPOINT(swapped);
     atomic_store_explicit(&w->expired, atomic_load_explicit(&w->expired, memory_order_relaxed) + 1, memory_order_relaxed);
     /* Not the daemon's fault: a context-only round waits for nobody, and what only our own pause made old is not old. */
     if (!context_only(e, t) && age - paused > e->config.deadline_ns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failpoints are in the test build of the daemon's module, and nowhere else."""
+"""Failpoints are in the test builds of the C modules, and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import shutil
 import subprocess
 
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import pytest
 
-from dsv41_rehearse.drills.failpoints import FILE_VARIABLE, POINTS, NoFailpointsError, build
+from dsv41_rehearse.drills.failpoints import FILE_VARIABLE, POINTS, WATCHDOG_POINT, Module, NoFailpointsError, build
+from engine_shim import _engine
 from proxyd import _daemon
 
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 NATIVE: Final = ROOT / "native"
-CALLED: Final = re.compile(r"^\s*HFD_FAILPOINT\((\w+)\);", re.MULTILINE)
+CALLED: Final = re.compile(r"^\s*HF_FAILPOINT\((\w+)\);", re.MULTILINE)
 # Of the functions and of the variable; "failpoints.h" alone is a line of the debugger's.
-TRACES: Final = (b"hfd_failpoint", FILE_VARIABLE.encode())
+TRACES: Final = (b"hf_failpoint", FILE_VARIABLE.encode())
 
 
 def expanded(source: Path, *flags: str) -> str:
@@ -32,35 +34,41 @@ def expanded(source: Path, *flags: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_loop_has_the_points_that_the_drill_names_once_each() -> None:
+def test_the_sources_have_the_points_that_drills_name_once_each() -> None:
     named = [name for path in sorted(NATIVE.glob("[!_]*.c")) for name in CALLED.findall(path.read_text())]
-    assert sorted(named) == sorted(POINTS)
+    assert sorted(named) == sorted([*POINTS, WATCHDOG_POINT])
     assert len(POINTS) == 8
 
 
-def test_the_shipped_module_is_free_of_them() -> None:
-    assert _daemon.__file__ is not None
-    shipped = Path(_daemon.__file__).read_bytes()
+@pytest.mark.parametrize("module", [_daemon, _engine])
+def test_the_shipped_modules_are_free_of_them(module: ModuleType) -> None:
+    assert module.__file__ is not None
+    shipped = Path(module.__file__).read_bytes()
     assert [trace for trace in TRACES if trace in shipped] == []
-    assert "failpoints.c" not in runpy.run_path(str(NATIVE / "build_ffi.py"))["DAEMON"].sources
 
 
-@pytest.mark.parametrize("name", ["round.c", "roundloop.c"])
+def test_their_code_is_no_part_of_a_shipped_module() -> None:
+    modules = runpy.run_path(str(NATIVE / "build_ffi.py"))["MODULES"]
+    assert not any("failpoints.c" in module.sources for module in modules)
+
+
+@pytest.mark.parametrize("name", ["round.c", "roundloop.c", "watch.c"])
 def test_a_point_expands_to_nothing(tmp_path: Path, name: str) -> None:
     """What the compiler sees is what it would see if the lines were not there."""
     text = (NATIVE / name).read_text()
     without = tmp_path / name
-    without.write_text(re.sub(r"HFD_FAILPOINT(_BEAT)?\(\w*\)", "", text))
+    without.write_text(re.sub(r"HF_FAILPOINT(_BEAT)?\(\w*\)", "", text))
     assert without.read_text() != text
     assert expanded(NATIVE / name) == expanded(without)
-    assert "hfd_failpoint" in expanded(NATIVE / name, "-DHFD_FAILPOINTS")
+    assert "hf_failpoint" in expanded(NATIVE / name, "-DHF_FAILPOINTS")
 
 
-def test_the_test_build_has_them() -> None:
+@pytest.mark.parametrize("module", ["proxyd._daemon", "engine_shim._engine"])
+def test_the_test_builds_have_them(module: Module) -> None:
     try:
-        made = build()
+        name, _, path = build(module).partition("=")
     except NoFailpointsError as error:
         pytest.skip(str(error))
-    assert all(trace in made.read_bytes() for trace in TRACES)
-    assert _daemon.__file__ is not None
-    assert made.resolve() != Path(_daemon.__file__).resolve()
+    assert name == module
+    assert all(trace in Path(path).read_bytes() for trace in TRACES)
+    assert Path(path).parent not in {ROOT / "proxyd", ROOT / "engine_shim"}

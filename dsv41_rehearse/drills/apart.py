@@ -14,6 +14,7 @@ import sys
 import time
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -85,9 +86,9 @@ class Board:
 
 
 class Apart:
-    """An engine of a stage, in its own process. ``board``: how far it is."""
+    """An engine of a stage, in its own process. ``board``: how far it is. ``failing``: a build with failpoints for it."""
 
-    def __init__(self, stage: Stage, *, name: str = "engine") -> None:
+    def __init__(self, stage: Stage, *, name: str = "engine", failing: str | None = None) -> None:
         self._stage, self._report = stage, stage.stack.directory / f"{name}.json"
         board = stage.stack.directory / f"{name}.board"
         board.unlink(missing_ok=True)
@@ -96,7 +97,11 @@ class Apart:
             "socket": str(stage.stack.socket), "board": str(board), "report": str(self._report),
             "audit": str(stage.audit_directory), "respawns": stage.respawns, "scenario": stage.scenario_options(),
         }  # fmt: skip
-        self.child: Child = stage.stack.start(name, "dsv41_rehearse.drills.apart", [json.dumps(asked)])
+        module, launcher = "dsv41_rehearse.drills.apart", "dsv41_rehearse.drills.failing"
+        if failing is None:
+            self.child: Child = stage.stack.start(name, module, [json.dumps(asked)])
+        else:
+            self.child = stage.stack.start(name, launcher, [failing, module, json.dumps(asked)])
 
     def wait(self, what: Callable[[], bool], timeout_s: float = FIRST_S) -> bool:
         """Wait until something holds. False: not in time, or the engine has ended."""
@@ -167,7 +172,11 @@ def main() -> int:
             check_mock=True, respawns=asked["respawns"], drill=thread,
         )  # fmt: skip
         driven = drive(how, watch)
-    write(Path(asked["report"]), report(how, driven, None, [], expect_ok=False))
+    made = asdict(report(how, driven, None, [], expect_ok=False))
+    releases = driven.sessions.releases
+    # The longest that a round was parked which the watchdog ended.
+    made["held_ms"] = max(((one.past_ns - one.gathered_ns) / 1e6 for one in releases), default=None)
+    write(Path(asked["report"]), made)
     return 0
 
 

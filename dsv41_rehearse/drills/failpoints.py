@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test build of the daemon's module, and the file by which a daemon that runs it is stopped at a point of its loop."""
+"""The test builds of the C modules, and the file by which a process that runs one is stopped, or stalled, at a named point."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ import sys
 import tempfile
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 
-# In the order of a round. native/*.c has each of them once.
+Module = Literal["proxyd._daemon", "engine_shim._engine"]
+# Of the daemon's loop, in the order of a round. native/*.c has each of them once.
 POINTS: Final = ("rest", "taken", "gathered", "sent", "replied", "stored", "decided", "released")
-FILE_VARIABLE: Final = "HFD_FAILPOINTS_FILE"
+WATCHDOG_POINT: Final = "swapped"  # of the engine's watchdog: a round is expired, and not released yet
+FILE_VARIABLE: Final = "HF_FAILPOINTS_FILE"
 BUILD_S: Final = 180.0
 _NATIVE: Final = Path(__file__).resolve().parent.parent.parent / "native"
-_FILE: Final = struct.Struct("=I28sQQ")  # struct hfd_failpoints
+_FILE: Final = struct.Struct("=I28sQQQ")  # struct hf_failpoints: armed, name, stopped_ns, stall_ns, beat_ns
 _ARMED: Final = struct.Struct("=I")
-_TIMES: Final = struct.Struct("=QQ")
 
 
 class NoFailpointsError(Exception):
     """The test build cannot be made here; the message says why."""
 
 
-def build() -> Path:
-    """Return the module with failpoints: built now, unless it was built from these sources before. Raises NoFailpointsError."""
+def build(module: Module) -> str:
+    """
+    Return what the launcher takes (failing.py): the module's name and its build with failpoints.
+
+    Built now, unless it was built from these sources before. Raises NoFailpointsError.
+    """
     script = _NATIVE / "build_ffi.py"
     if not script.exists():
         raise NoFailpointsError("there are no C sources beside the package: this is no source tree")
     directory = _cache() / f"{_sources()}-py{sys.version_info.major}.{sys.version_info.minor}"
-    made = directory / "_daemon.abi3.so"
+    made = directory / f"{module.partition('.')[2]}.abi3.so"
     if not made.exists():
         command = [sys.executable, str(script), "--failpoints", str(directory)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_S)
         if ended.returncode != 0 or not made.exists():
-            raise NoFailpointsError(
-                f"the daemon's module cannot be built with failpoints: {ended.stderr.strip()[-400:]}"
-            )
-    return made
+            raise NoFailpointsError(f"{module} cannot be built with failpoints: {ended.stderr.strip()[-400:]}")
+    return f"{module}={made}"
 
 
 def _sources() -> str:
@@ -75,9 +78,9 @@ class Control:
         """Unmap it."""
         self._map.close()
 
-    def arm(self, point: str) -> None:
-        """The next time that a daemon comes to this point, it stops itself."""
-        _FILE.pack_into(self._map, 0, 0, point.encode(), 0, self.beat_ns)
+    def arm(self, point: str, stall_s: float = 0.0) -> None:
+        """The next time that a process comes to this point, it stops itself; or the thread alone sleeps for so long."""
+        _FILE.pack_into(self._map, 0, 0, point.encode(), 0, int(stall_s * 1e9), self.beat_ns)
         _ARMED.pack_into(self._map, 0, 1)
 
     def disarm(self) -> None:
@@ -87,9 +90,9 @@ class Control:
     @property
     def stopped_ns(self) -> int:
         """When a daemon stopped itself."""
-        return int(_TIMES.unpack_from(self._map, 32)[0])
+        return int(_FILE.unpack_from(self._map, 0)[2])
 
     @property
     def beat_ns(self) -> int:
         """When a daemon beat last."""
-        return int(_TIMES.unpack_from(self._map, 32)[1])
+        return int(_FILE.unpack_from(self._map, 0)[4])

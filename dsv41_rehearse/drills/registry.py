@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsv41_rehearse.drills import idle, killed, paused, resets, restarts, soak, stopped
+from dsv41_rehearse.drills import idle, killed, paused, resets, restarts, soak, starved, stopped
+from dsv41_rehearse.drills import workers
 from dsv41_rehearse.drills.drill import Drill, Drills
 
 
 ALL: Final = "all"
 _GROUPS: Final[tuple[Drills, ...]] = (
     killed.DRILLS, stopped.DRILLS, paused.DRILLS, idle.DRILLS, resets.DRILLS, restarts.DRILLS,
-    soak.DRILLS,
+    soak.DRILLS, workers.DRILLS,
+    starved.DRILLS,
 )  # fmt: skip
 _ORDER: Final = (
     "daemon-kill", "daemon-stop", "engine-stop", "daemon-stop-short", "both-stop", "freeze-daemon", "freeze-engine", "freeze-both",

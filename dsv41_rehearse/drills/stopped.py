@@ -73,7 +73,7 @@ class Stops:
 
     def start_daemon(self) -> Child:
         """Start a daemon with the test build."""
-        return self.stage.start_daemon(module="dsv41_rehearse.drills.failing", before=[self.module])
+        return self.stage.start_daemon(module="dsv41_rehearse.drills.failing", before=[self.module, "proxyd"])
 
     def _once(self, drafting: ShimDrafting, point: str) -> bool:
         before, victim = drafting.sessions.seen[-1], self.stage.newest_daemon
@@ -140,12 +140,12 @@ class Stops:
 
 def _daemon_stop(plan: Plan) -> Row:
     try:
-        module = build()
+        module = build("proxyd._daemon")
     except NoFailpointsError as error:
         return Row("daemon-stop", "not done", skipped=str(error))
     row = Row("daemon-stop", "")
     for deadline_ms in DEADLINES_MS:
-        _at_deadline(plan, row, str(module), deadline_ms)
+        _at_deadline(plan, row, module, deadline_ms)
     return row
 
 
