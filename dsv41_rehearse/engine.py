@@ -22,7 +22,7 @@ from dsv41_rehearse.ledger import SettledStep, SubmittedRound
 from dsv41_rehearse.samples import Samples
 from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.scheduler import Item, Scheduler
-from dsv41_rehearse.sessions import Release, Sessions
+from dsv41_rehearse.sessions import FellBack, Release, Sessions
 from dsv41_rehearse.timeline import Timeline
 from dsv41_rehearse.workload import requests
 
@@ -228,6 +228,8 @@ class Engine:
             self._sessions.drafted(submitted.session, record.gathered_ns, decided_ns)
         elif submitted.verdict in BY_WATCHDOG:
             self._sessions.released(Release(submitted.session, submitted.verdict, record.gathered_ns, past_ns))
+        elif decided_ns:
+            self._sessions.ended(FellBack(submitted.session, submitted.verdict, record.gathered_ns, decided_ns))
 
     @property
     def lost(self) -> str | None:

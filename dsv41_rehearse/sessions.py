@@ -45,12 +45,28 @@ class Release:
     past_ns: int
 
 
+@dataclass(frozen=True)
+class FellBack:
+    """A drafting round that its daemon ended without drafts: when it was gathered, and when it was decided. ns."""
+
+    session: int
+    verdict: str
+    gathered_ns: int
+    decided_ns: int
+
+    @property
+    def took_ms(self) -> float:
+        """How long the stream was parked for it."""
+        return (self.decided_ns - self.gathered_ns) / 1e6
+
+
 @dataclass
 class Sessions:
     """Written by the engine thread, read by any. ``over``: the run is, whoever waits may stop."""
 
     seen: list[SessionSeen] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
+    fell_back: list[FellBack] = field(default_factory=list)
     over: bool = False
     drafted_gathered_ns: int = 0  # of the round that ``wait_drafted_after`` returned last
     _awaited_ns: int = 0
@@ -87,6 +103,11 @@ class Sessions:
         """Note a drafting round that the watchdog let go."""
         if len(self.releases) < RELEASES_KEPT:
             self.releases.append(release)
+
+    def ended(self, round_: FellBack) -> None:
+        """Note a drafting round that its daemon ended without drafts."""
+        if len(self.fell_back) < RELEASES_KEPT:
+            self.fell_back.append(round_)
 
     def recoveries_ms(self) -> list[float]:
         """Return for each session that followed a loss: from the loss to its first drafted round."""

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drills: the worker is killed and comes back; the daemon is led to another one."""
+
+from __future__ import annotations
+
+import time
+
+from dataclasses import dataclass
+from typing import Final
+
+from dsv41_rehearse.drafting import ShimDrafting
+from dsv41_rehearse.drill import BACK_S
+from dsv41_rehearse.drills.drill import Drill, Plan
+from dsv41_rehearse.drills.row import Row
+from dsv41_rehearse.drills.scrape import counters, grown, rounds
+from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.engine import Engine
+
+
+KILLS: Final = (3, 50)
+SWITCHES: Final = (4, 50)
+AT_ONCE_MS: Final = 20.0  # far below timeout and deadline: what takes longer has waited for something
+BACK_MS: Final = 1000.0
+AWAY_S: Final = 0.4
+IN_FLIGHT: Final = 3  # rounds of an engine with two steps in flight
+
+
+@dataclass
+class Back:
+    """
+    What came of one time.
+
+    ``longest_ms``: the longest that a round was parked meanwhile. ``fell_back``: rounds without drafts, ``without_ms``: between the
+    first and the last of them. ``back_ms`` None: no drafts again.
+    """
+
+    longest_ms: float = 0.0
+    fell_back: int = 0
+    back_ms: float | None = None
+    without_ms: float = 0.0
+
+
+def _since(drafting: ShimDrafting, ns: int) -> tuple[float, int]:
+    """Return the longest parked and the number of the rounds that fell back and were gathered, or parked, after ``ns``."""
+    ended = [one for one in drafting.sessions.fell_back if one.decided_ns >= ns]
+    return max(((one.decided_ns - max(ns, one.gathered_ns)) / 1e6 for one in ended), default=0.0), len(ended)
+
+
+def _without_ms(drafting: ShimDrafting, ns: int) -> float:
+    times = [one.decided_ns for one in drafting.sessions.fell_back if one.decided_ns >= ns]
+    return (max(times) - min(times)) / 1e6 if times else 0.0
+
+
+def _worker_kill(plan: Plan) -> Row:
+    wanted, chance = plan.count(*KILLS), plan.random()
+    done: list[Back] = []
+
+    def act(_engine: Engine, drafting: ShimDrafting) -> None:
+        for _ in range(wanted):
+            pause(drafting, chance.uniform(0.2, 0.5))
+            victim = stage.stack.named("worker")
+            hurt_ns = victim.kill()
+            stage.stack.forget(victim)
+            pause(drafting, AWAY_S)
+            longest_ms, count = _since(drafting, hurt_ns)
+            done.append(Back(longest_ms, count))
+            stage.start_worker(bind=stage.endpoint)
+            ready_ns = stage.stack.named("worker").ready_ns
+            back_ns = drafting.sessions.wait_drafted_after(ready_ns, BACK_S)
+            if back_ns is None:
+                return
+            done[-1].back_ms = (back_ns - ready_ns) / 1e6
+        seen.append(counters(stage.newest_daemon))
+
+    seen: list[dict[str, float]] = []
+    with Stage(plan=plan, audit=False, worker_ms=30.0) as stage:
+        seen.append(counters(stage.newest_daemon))
+        played = stage.run(act)
+    row = Row("worker-kill", f"killed {len(done)} times for {AWAY_S:g} s and more, most times with a round parked")
+    row.released_ms = round(max((one.longest_ms for one in done), default=0.0), 2)
+    row.bound("a round decided after the kill", row.released_ms, AT_ONCE_MS)
+    _back(row, done, wanted)
+    row.expect(all(one.fell_back for one in done), "no round fell back")
+    if len(seen) == 2:
+        row.details["breaker_opens"] = grown(*seen, "breaker_opens_total")
+        row.details["by verdict"] = {
+            name: grown(*seen, rounds(name)) for name in ("disconnected", "breaker", "timeout")
+        }
+        row.expect(row.details["by verdict"]["timeout"] == 0, "rounds ran into the timeout")
+    return played.fill(row)
+
+
+def _back(row: Row, done: list[Back], wanted: int) -> None:
+    row.expect(len(done) == wanted, f"only {len(done)} of {wanted} were done")
+    times = [one.back_ms for one in done]
+    row.recovered_ms = None if None in times else round(max((ms for ms in times if ms is not None), default=0.0), 1)
+    row.bound("drafting again after the worker was there", row.recovered_ms, BACK_MS)
+
+
+def _endpoint_change(plan: Plan) -> Row:
+    wanted, chance = plan.count(*SWITCHES), plan.random()
+    done: list[Back] = []
+
+    def act(_engine: Engine, drafting: ShimDrafting) -> None:
+        for number in range(wanted):
+            pause(drafting, chance.uniform(0.2, 0.5))
+            asked_ns = time.monotonic_ns()
+            stage.stack.switch_worker(endpoints[(number + 1) % 2])
+            told_ns = time.monotonic_ns()
+            back_ns = drafting.sessions.wait_drafted_after(told_ns, BACK_S)
+            pause(drafting, 0.1)
+            longest_ms, count = _since(drafting, asked_ns)
+            back_ms = None if back_ns is None else (back_ns - told_ns) / 1e6
+            done.append(Back(longest_ms, count, back_ms, _without_ms(drafting, asked_ns)))
+            if back_ns is None:
+                return
+
+    with Stage(plan=plan) as stage:
+        endpoints = [stage.endpoint, stage.start_worker(name="worker-2")]
+        played = stage.run(act)
+    row = Row("endpoint-change", f"{len(done)} times led to the other of two workers, under load")
+    row.details["fell_back"] = [one.fell_back for one in done]
+    row.details["without_ms"] = [round(one.without_ms, 1) for one in done]
+    for one in done:
+        if one.fell_back > IN_FLIGHT:
+            # More than were in flight: the new worker's answer to OPEN took so long.
+            row.bound(f"{one.fell_back} rounds in a row without drafts", one.without_ms, AT_ONCE_MS)
+    _back(row, done, wanted)
+    return played.fill(row)
+
+
+DRILLS: Final = (
+    Drill(
+        name="worker-kill",
+        fault="SIGKILL to the worker under load; another one on its endpoint after 0.4 s",
+        bound="rounds decided ≤ 20 ms after the kill or their gathering, none by a timeout; drafting again ≤ 1 s after the worker is "
+        "ready; the session stays",
+        run=_worker_kill,
+        quick_s=8,
+        group="worker",
+    ),
+    Drill(
+        name="endpoint-change",
+        fault="dsv41-proxyctl switch-worker under load, between two workers",
+        bound="drafting again ≤ 1 s after it was told, at most the rounds in flight (3) without drafts",
+        run=_endpoint_change,
+        quick_s=6,
+        group="worker",
+    ),
+)
