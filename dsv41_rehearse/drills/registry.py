@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsv41_rehearse.drills import idle, killed, paused, resets, restarts, soak, starved, stopped
-from dsv41_rehearse.drills import workers
+from dsv41_rehearse.drills import idle, killed, paused, resets, restarts, soak, starved, stopped, workers
 from dsv41_rehearse.drills.drill import Drill, Drills
 
 
