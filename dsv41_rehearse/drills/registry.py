@@ -5,14 +5,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsv41_rehearse.drills import idle, killed, paused, resets, restarts, soak, starved, stopped, workers
+from dsv41_rehearse.drills import (
+    garbage,
+    hanging,
+    idle,
+    killed,
+    paused,
+    resets,
+    restarts,
+    soak,
+    starved,
+    stopped,
+    workers,
+)
 from dsv41_rehearse.drills.drill import Drill, Drills
 
 
 ALL: Final = "all"
 _GROUPS: Final[tuple[Drills, ...]] = (
     killed.DRILLS, stopped.DRILLS, paused.DRILLS, idle.DRILLS, resets.DRILLS, restarts.DRILLS,
-    soak.DRILLS, workers.DRILLS,
+    soak.DRILLS, workers.DRILLS, hanging.DRILLS, garbage.DRILLS,
     starved.DRILLS,
 )  # fmt: skip
 _ORDER: Final = (
