@@ -69,6 +69,19 @@ class Builder:
     compiler: str = field(default_factory=lambda: os.environ.get("CC", "cc"))
     extra: tuple[str, ...] = ()
 
+    def plain(self, name: str) -> Path:
+        """Build one of the C programs of tests/ with the product's sources as they are, no points; return its path."""
+        folder = self.directory / "plain"
+        if not folder.exists():
+            folder.mkdir()
+            jobs = [(NATIVE / source, folder / f"{Path(source).stem}.o") for source in product_sources()]
+            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(lambda job: self._run_all(f"-I{NATIVE}", "-c", str(job[0]), "-o", str(job[1])), jobs))
+        target = self.directory / name
+        objects = map(str, folder.glob("*.o"))
+        self._run_all(f"-I{NATIVE}", str(ROOT / "tests" / f"{name}.c"), *objects, "-o", str(target))
+        return target
+
     def works(self) -> str:
         """Return why nothing can be built and run here; empty where it can."""
         if shutil.which(self.compiler) is None:
@@ -82,15 +95,11 @@ class Builder:
         """Build the stress program; return its path."""
         sources = self.directory / "native"
         shutil.copytree(NATIVE, sources, ignore=lambda _, names: [n for n in names if not n.endswith((".c", ".h"))])
-        harness = sorted(HARNESS.glob("*.c"))
-        jobs = [
-            (sources / name, self._object(name), ("-include", str(HARNESS / "points.h"))) for name in product_sources()
-        ]
-        jobs += [(path, self._object(path.name, "harness-"), (f"-I{HARNESS}",)) for path in harness]
+        jobs = [(sources / name, self._object(name)) for name in product_sources()]
+        jobs += [(path, self._object(path.name, "harness-")) for path in sorted(HARNESS.glob("*.c"))]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            for made in pool.map(lambda job: self._compile(*job), jobs):
-                made.check_returncode()
-        return self._link("stress", [target for _, target, _ in jobs])
+            list(pool.map(lambda job: self._compile(*job), jobs))
+        return self._link("stress", [target for _, target in jobs])
 
     def faulty(self, name: str, changes: tuple[Change, ...]) -> Path:
         """Build it once more, with a seeded fault, after ``program``; return its path."""
@@ -103,7 +112,7 @@ class Builder:
             folder.mkdir(exist_ok=True)
             (folder / file).write_text(text, encoding="utf-8")
             target = folder / f"{Path(file).stem}.o"
-            self._compile(folder / file, target, ("-include", str(HARNESS / "points.h"))).check_returncode()
+            self._compile(folder / file, target)
             objects[target.name] = target
         return self._link(name + ".run", list(objects.values()))
 
@@ -114,16 +123,17 @@ class Builder:
         command = [self.compiler, *FLAGS, *SANITIZERS[self.sanitizer], *self.extra, *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    def _compile(self, source: Path, target: Path, flags: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-        made = self._run(f"-I{self.directory / 'native'}", *flags, "-c", str(source), "-o", str(target))
+    def _run_all(self, *arguments: str) -> None:
+        made = self._run(*arguments)
         if made.returncode:
-            raise RuntimeError(f"{source}:\n{made.stderr}")
-        return made
+            raise RuntimeError(f"{' '.join(arguments)}:\n{made.stderr}")
+
+    def _compile(self, source: Path, target: Path) -> None:
+        flags = [f"-I{HARNESS}"] if source.parent == HARNESS else ["-include", str(HARNESS / "points.h")]
+        self._run_all(f"-I{self.directory / 'native'}", *flags, "-c", str(source), "-o", str(target))
 
     def _link(self, name: str, objects: list[Path]) -> Path:
         wraps = ",".join(f"--wrap={symbol}" for symbol in WRAPPED)
         target = self.directory / name
-        made = self._run(*map(str, objects), f"-Wl,{wraps}", "-o", str(target))
-        if made.returncode:
-            raise RuntimeError(made.stderr)
+        self._run_all(*map(str, objects), f"-Wl,{wraps}", "-o", str(target))
         return target

@@ -20,10 +20,10 @@ class Fault:
     long: bool = False  # too rare for every run: only `make stress` looks for it
 
 
-def relaxed(name: str, file: str, old: str, order: str = "release", **more: int) -> Fault:
+def relaxed(name: str, file: str, old: str, order: str = "release") -> Fault:
     """Weaken the one order that ``old`` ends with."""
     assert old.endswith(f"memory_order_{order}")
-    return Fault(name, (Change(file, old, old.removesuffix(order) + "relaxed"),), **more)
+    return Fault(name, (Change(file, old, old.removesuffix(order) + "relaxed"),))
 
 
 # A relaxed or plain access where an order is needed, and plain memory depends on it. What only atomics depend on (reply, verdict,

@@ -37,7 +37,7 @@ LIVES_MS: Final = (12, 100, 1000)  # the longest life of a session: many adoptio
 
 def run(program: Path, *arguments: str, deaths: bool = True, timeout: float = 900) -> subprocess.CompletedProcess[str]:
     """Run the stress program once, under an emulator where ``program`` needs one."""
-    command = [program, *arguments] if deaths else [program, "-d", *arguments]
+    command = [str(program), *arguments] if deaths else [str(program), "-d", *arguments]
     environment = ENVIRONMENT if deaths else LEAKS
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, env=environment)
 

@@ -85,3 +85,10 @@ def test_a_rare_fault_can_still_be_seeded(fault: Fault) -> None:
     for change in fault.changes:
         text = (NATIVE / change.file).read_text(encoding="utf-8")
         assert change.applied_to(text) != text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_decoders_and_words_of_the_c_code_alone(build: Callable[[str], Built], seed: int) -> None:
+    """Bytes that make no sense, where a sanitizer sees the first one that is read outside."""
+    program = build("address,undefined")[0].plain("native_smoke")
+    assert finding(run(program, str(seed), deaths=True, timeout=110)) == ""
