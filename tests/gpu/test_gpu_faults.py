@@ -188,7 +188,7 @@ def test_more_launches_than_a_parked_stream_takes(short_dir: Path) -> None:
     with (
         worker(delay_ms=100.0) as endpoint,
         daemon(short_dir, endpoint, SLOW),
-        engine(short_dir / "e.sock", deadline_ms=5_000.0) as one,
+        engine(short_dir / "e.sock", deadline_ms=8_000.0) as one,
     ):
         one.ok(STEP)
         counter = torch.zeros(1, dtype=torch.int64, device="cuda")
