@@ -87,6 +87,11 @@ class Group:
         else:
             (self._path / "cpu.max").write_text(f"{us} {_PERIOD_US}")
 
+    def throttled(self) -> int:
+        """Return in how many periods its processes had to wait for the next one."""
+        lines = (self._path / "cpu.stat").read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("nr_throttled ")), 0)
+
     def _await(self, file: str, state: str) -> None:
         until = time.monotonic() + _DONE_S
         while state not in (self._path / file).read_text():

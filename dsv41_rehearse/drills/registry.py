@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsv41_rehearse.drills import (
+from dsv41_rehearse.drills import adoption, engines, (
     garbage,
     hanging,
     idle,
@@ -24,7 +24,8 @@ from dsv41_rehearse.drills.drill import Drill, Drills
 ALL: Final = "all"
 _GROUPS: Final[tuple[Drills, ...]] = (
     killed.DRILLS, stopped.DRILLS, paused.DRILLS, idle.DRILLS, resets.DRILLS, restarts.DRILLS,
-    soak.DRILLS, workers.DRILLS, hanging.DRILLS, garbage.DRILLS,
+    soak.DRILLS, workers.DRILLS, hanging.DRILLS, garbage.DRILLS, engines.DRILLS,
+    adoption.DRILLS,
     starved.DRILLS,
 )  # fmt: skip
 _ORDER: Final = (

@@ -36,6 +36,8 @@ GEOMETRY: Final = Geometry(
     slots=8, max_requests=16, state_slots=64, row_bytes=768, window=16, drafts=5, vocab=256, ring_bytes=1 << 20
 )
 COUNTS: Final = (300, 20_000)
+DEADLINE_MS: Final = 200.0
+USUAL_MS: Final = 15.0  # that a round takes at most where nothing stands still
 WAIT_S: Final = 5.0
 FIRED: Final = (Verdict.EXPIRED, Verdict.LOST)
 OK_EVERY: Final = 25  # sessions; most are over before their worker is linked
@@ -113,7 +115,7 @@ class Resets:
 
     def _begin(self) -> Session:
         options = SessionOptions()
-        hello = hello_of(GEOMETRY, MODEL, EngineIdentity(name="resets", pid=os.getpid()), 200.0)
+        hello = hello_of(GEOMETRY, MODEL, EngineIdentity(name="resets", pid=os.getpid()), DEADLINE_MS)
         channel = reach(self.path, WAIT_S)
         handshake = Handshake(channel, hello, patient_until(time.monotonic() + WAIT_S), trusted_uids(self.path, ()))
         welcome = handshake.greet()
@@ -127,7 +129,7 @@ class Resets:
                 raise RuntimeError("the region is not at rest behind a session that has ended")
             self.region.offer()
             handshake.attach(self.region.fileno(), base)
-        terms = SessionTerms(deadline_ms=200.0, mode=Mode.ASYNC, options=options, owns_region=False)
+        terms = SessionTerms(deadline_ms=DEADLINE_MS, mode=Mode.ASYNC, options=options, owns_region=False)
         ready = handshake.ready()
         return Session(self.region, channel, welcome=welcome, ready=ready, stream=self._stream, terms=terms)
 
@@ -167,13 +169,13 @@ def _session_resets(plan: Plan) -> Row:
     row = Row("session-resets", f"{resets.done} sessions one after the other on one region, {ms:.1f} ms each")
     row.leaks += [f"daemon {what}" for what in grown]
     row.expect(resets.done >= count, f"only {resets.done} of {count} sessions")
-    row.expect(fired == [0], f"the watchdog ended {fired} rounds")
+    row.expect(bool(fired), "it is not known what the watchdog did")
+    row.expired("the short sessions", sum(fired), DEADLINE_MS, USUAL_MS)
     row.expect(resets.lost == 0, f"{resets.lost} sessions were lost")
     row.expect(resets.verdicts[Verdict.OK.name] >= count // OK_EVERY, "hardly a session had drafts")
     row.details["resets"] = dict(resets.verdicts)
     played.fill(row)
-    other = {verdict.name: n for verdict in FIRED if (n := row.details["rounds"].get(verdict.name, 0))}
-    row.expect(not other, f"the watchdog of the engine beside them ended rounds: {other}")
+    row.expired("the engine beside them", row.details["rounds"].get("EXPIRED", 0), DEADLINE_MS, USUAL_MS)
     return row
 
 

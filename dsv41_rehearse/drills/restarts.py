@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dsv41_rehearse.drafting import ShimDrafting
@@ -122,11 +122,13 @@ def _expected(killed: int, drained: int) -> dict[str, int]:
     return {why: n for why, n in (("HANGUP", killed), ("DRAINED", drained)) if n}
 
 
-def flat(row: Row, gauge: Gauge) -> None:
-    """Note what grew from the first looks to the last."""
+def flat(row: Row, gauge: Gauge, regions: int = 1) -> None:
+    """Note what grew from the first looks to the last. ``regions``: how many there may come to be; the first one is there."""
     first, last = gauge.ends()
     if first is not None and last is not None:
-        row.leaks += grown(first, last)
+        # A region is a descriptor, and a map and a descriptor of shared memory.
+        more = regions - 1
+        row.leaks += grown(replace(first, fds=first.fds + more, shared_memory=first.shared_memory + 2 * more), last)
         row.details["held"] = {"first": str(first), "last": str(last)}
 
 

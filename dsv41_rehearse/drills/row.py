@@ -53,6 +53,12 @@ class Row:
         elif least is not None and value < least:
             self.faults.append(f"{what}: {value:.1f} ms, not before {least:g} ms")
 
+    def expired(self, what: str, count: int, deadline_ms: float, usual_ms: float) -> None:
+        """Rounds that a watchdog ended with nothing done to anybody: each was late by the deadline, less what a round takes."""
+        if count:
+            self.late.append(f"{what}: {count} rounds expired without a fault")
+            self.late_ms.append(deadline_ms - usual_ms)
+
     def expect(self, holds: bool, otherwise: str) -> None:
         """Note ``otherwise`` as a fault where something does not hold. For what no stall explains."""
         if not holds:
