@@ -163,7 +163,6 @@ def test_no_gpu_library_in_the_running_daemon(tmp_path: Path, stack: Stack) -> N
         in_full_swing(run, audit)
         maps = Path(f"/proc/{daemon}/maps").read_text()
         control = Path(f"/proc/{worker}/maps").read_text()
-        run.report()
     assert "/memfd:" in maps, "not the maps of a daemon with a session"
     assert not [line for line in maps.splitlines() if any(name in line for name in ("libcuda", "torch", "numpy"))]
     assert "numpy" in control, "this test would not see numpy"
