@@ -20,6 +20,8 @@ _MODULES: Final = (
     "workers",
     "hanging",
     "garbage",
+    "engines",
+    "adoption",
     "resets",
     "restarts",
     "soak",

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bystander's session is judged by: every round drafted, the daemon the same and no larger."""
+
+from __future__ import annotations
+
+import time
+
+from typing import Final
+
+from dsv41_rehearse import proc
+from dsv41_rehearse.drills.row import Row
+from dsv41_rehearse.drills.stage import Played
+
+
+SETTLED_S: Final = 5.0
+TIMEOUT_MS: Final = 150.0
+_NETWORK: Final = {"TIMEOUT", "BREAKER", "DISCONNECTED", "LOST", "EXPIRED"}
+
+
+def rounds(row: Row, played: Played) -> None:
+    """Hold every round of the run against OK. One that ran out of time may be a stalled machine's."""
+    sessions = played.driven.sessions
+    row.expect(len(sessions.seen) == 1, f"{len(sessions.seen)} sessions: the running one was lost")
+    others = {verdict: n for verdict, n in played.report.rounds.items() if n and verdict != "OK"}
+    if not others:
+        return
+    said = f"rounds of the running session: {others}"
+    if set(others) <= _NETWORK:
+        row.late.append(said)
+        # The machine, not the daemon: then the timeout itself was spent in a stall.
+        row.late_ms.append(TIMEOUT_MS / 2)
+    else:
+        row.faults.append(said)
+
+
+class Held:
+    """A daemon's descriptors, maps, threads and memory, to be compared with later on."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._before = proc.footprint(pid)
+        self._mib = proc.rss_private_mib(pid)
+
+    def back(self, row: Row, may_mib: float) -> None:
+        """Wait until it holds no more than before; note what stays."""
+        until = time.monotonic() + SETTLED_S
+        while True:
+            now = proc.footprint(self._pid)
+            left = now.grown(self._before)
+            if not left or time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        row.leaks += [f"daemon {what}" for what in left]
+        mib = proc.rss_private_mib(self._pid)
+        row.expect(
+            mib <= self._mib + may_mib, f"the daemon grew from {self._mib:g} to {mib:g} MiB, {may_mib:g} allowed"
+        )
+        row.details["daemon"] = {
+            "fds": [self._before.fds, now.fds], "maps": [self._before.maps, now.maps],
+            "threads": [self._before.threads, now.threads], "mib": [self._mib, mib],
+        }  # fmt: skip
