@@ -320,12 +320,15 @@ void hf_doorbell_nudge(const struct hf_region *r);
 
 /* ---- nap (nap.c): when to look for gathered again ---- */
 
+#define HF_NAP_WINDOW 7 /* rounds that an estimate is made of: odd, so that the median is one of them */
+
 struct hf_nap {
-    double mean_ns; /* expected time from submitted to gathered */
-    double error_ns; /* expected error of that (mean absolute deviation) */
+    double expected_ns; /* time from submitted to gathered: the median of recent_ns */
+    double error_ns;    /* expected error of that: mean absolute deviation, the odd one left out */
+    double recent_ns[HF_NAP_WINDOW];
     uint64_t spin_ns; /* the longest spin at a time */
     uint64_t min_nap_ns, max_nap_ns;
-    uint32_t learned; /* rounds so far */
+    uint32_t learned;   /* rounds so far */
 };
 
 void hf_nap_init(struct hf_nap *n, uint64_t spin_ns, uint64_t min_nap_ns);
