@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import torch
@@ -30,7 +30,7 @@ from engine_shim.cudastream import CudaStream
 
 WORKER_MS: Final = (2.0, 6.0, 12.0)
 REQUESTS: Final = 3
-WARM: Final = 6
+WARM: Final = 24  # steps until the daemon knows the pace
 CHUNK: Final = 256  # prompt rows of a step
 CHUNKS: Final = 10  # of each of the three prompts
 TTFT_WORKER_MS: Final = 6.0
@@ -62,38 +62,71 @@ def measure(load: Load, blocks: int, steps: int, say: Callable[[str], None]) -> 
     return found
 
 
+@dataclass
+class Spent:
+    """
+    Of the steps of one way, ms. ``step``: from tokens to tokens, as the engine's thread sees them.
+
+    ``work``, ``inside``: by the GPU's own clock, a step's kernels and what is enqueued behind them for the round, the wait included.
+    """
+
+    step: Samples = field(default_factory=Samples)
+    work: Samples = field(default_factory=Samples)
+    inside: Samples = field(default_factory=Samples)
+    medians: list[float | None] = field(default_factory=list)
+    rounds: dict[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "step_ms": asdict(self.step.spread()), "work_ms": asdict(self.work.spread()),
+            "in_stream_ms": asdict(self.inside.spread()), "block_medians_ms": self.medians, "rounds": self.rounds,
+        }  # fmt: skip
+
+
+class Clock:
+    """Notes on the stream when each step's kernels are over and when its round is."""
+
+    def __init__(self, steps: int) -> None:
+        self.before, self.after = ([torch.cuda.Event(enable_timing=True) for _ in range(steps)] for _ in range(2))
+
+    def book(self, warm: int, spent: Spent) -> None:
+        """Book the steps behind the warm ones, once the stream is past them."""
+        for index in range(warm, len(self.before)):
+            spent.work.add(self.after[index - 1].elapsed_time(self.before[index]))
+            spent.inside.add(self.before[index].elapsed_time(self.after[index]))
+
+
 def _steps(place: Place, load: Load, blocks: int, steps: int) -> dict[str, Any]:
-    spent: dict[str, Samples] = defaultdict(Samples)
-    medians: dict[str, list[float | None]] = defaultdict(list)
-    rounds: dict[str, Any] = {}
+    spent = {name: Spent() for name in WAYS}
     for block in range(blocks):
         turn = block % len(WAYS)
         for name in (*WAYS[turn:], *WAYS[:turn]):
+            clock = Clock(WARM + steps)
             with way(name, place, REQUESTS) as one, torch.cuda.stream(load.stream):
-                block_ms = _loop(one, load, [decoding(REQUESTS)] * (WARM + steps))[WARM:]
-                load.stream.synchronize()
-                rounds[name] = one.rounds()
+                taken = _loop(one, load, [decoding(REQUESTS)] * (WARM + steps), clock)[0][WARM:]
+                spent[name].rounds = one.rounds()
+            clock.book(WARM, spent[name])
             samples = Samples()
-            samples.values.extend(block_ms)
-            medians[name].append(samples.percentile(50))
-            spent[name].values.extend(block_ms)
-    return {
-        name: {"step_ms": asdict(spent[name].spread()), "block_medians_ms": medians[name], "rounds": rounds[name]}
-        for name in WAYS
-    }  # fmt: skip
+            samples.values.extend(taken)
+            spent[name].medians.append(samples.percentile(50))
+            spent[name].step.values.extend(taken)
+    return {name: one.plain() for name, one in spent.items()}
 
 
-def _loop(one: Way, load: Load, plan: Sequence[Sequence[Item]], seen: list[float] | None = None) -> list[float]:
-    """Do the steps; return what each took, ms. ``seen``: when the tokens of each were there, s."""
-    seen = [] if seen is None else seen
+def _loop(one: Way, load: Load, plan: Sequence[Sequence[Item]], clock: Clock) -> tuple[list[float], list[float]]:
+    """Do the steps; return what each took, ms, and when the tokens of each were there, s. The stream is past them then."""
     events = [torch.cuda.Event(blocking=True) for _ in range(2)]
-    taken = []
+    taken: list[float] = []
+    seen: list[float] = []
     last = time.perf_counter()
     for index, items in enumerate(plan):
         load.launch()
         events[index % 2].record(load.stream)
+        clock.before[index].record(load.stream)
         # Where the drafts are there, so are the tokens. Else those of the step before are waited for, and this one runs on.
         there = index if one.submit(items) else index - 1
+        clock.after[index].record(load.stream)
         if there >= 0:
             events[there % 2].synchronize()
         now = time.perf_counter()
@@ -102,7 +135,7 @@ def _loop(one: Way, load: Load, plan: Sequence[Sequence[Item]], seen: list[float
         last = now
     load.stream.synchronize()
     seen += [time.perf_counter()] * (len(plan) - len(seen))
-    return taken
+    return taken, seen
 
 
 def _prompts() -> list[list[Item]]:
@@ -124,10 +157,8 @@ def _first_tokens(place: Place, load: Load, blocks: int) -> dict[str, Any]:
         turn = block % len(WAYS)
         for name in (*WAYS[turn:], *WAYS[:turn]):
             with way(name, place, REQUESTS) as one, torch.cuda.stream(load.stream):
-                seen: list[float] = []
                 began = time.perf_counter()
-                _loop(one, load, plan, seen)
-                load.stream.synchronize()
+                _, seen = _loop(one, load, plan, Clock(len(plan)))
             firsts = [(seen[(index + 1) * CHUNKS - 1] - began) * 1e3 for index in range(REQUESTS)]
             means[name].append(sum(firsts) / REQUESTS)
     return {name: {"first_token_ms": asdict(Few.of(means[name])), "runs_ms": means[name]} for name in WAYS}

@@ -19,6 +19,7 @@ from engine_shim.cudastream import MAX_CONNECTIONS, CudaStream
 
 
 FORMS: Final = ("none", "batched", "wait32", "wait64", "priority", "graph", "hostfunc", "kernel")
+FEW, MANY = 11, 100  # streams beside the parked one
 PROGRAM_S: Final = 10.0
 LAUNCHES: Final = 3000
 WORKER_MS: Final = 100.0
@@ -33,17 +34,20 @@ with CudaStream.create() as stream:
 
 def bare(program: Path) -> dict[str, Any]:
     """Return who gets through beside a parked stream, by form of waiting and connections; what a park takes; registrations."""
-    tried = [(connections, form) for connections in (None, "1") for form in FORMS] + [("2", "none"), ("2", "batched")]
-    neighbours = [_neighbours(program, form, connections) for connections, form in tried]
+    tried = [(connections, form, FEW) for connections in (None, "1") for form in FORMS]
+    tried += [
+        (connections, "batched", count) for count in (FEW, MANY) for connections in ("2", "4", "8", "16", "32", None)
+    ]
+    neighbours = [_neighbours(program, form, connections, count) for connections, form, count in tried]
     return {"neighbours": neighbours, "depth": _tried(program, "depth"), "register": _tried(program, "register")}
 
 
-def _neighbours(program: Path, form: str, connections: str | None) -> dict[str, Any]:
+def _neighbours(program: Path, form: str, connections: str | None, count: int) -> dict[str, Any]:
     variables = {} if connections is None else {MAX_CONNECTIONS: connections}
     try:
-        return once(program, ["neighbours", form], timeout_s=PROGRAM_S, variables=variables)
+        return once(program, ["neighbours", form, str(count)], timeout_s=PROGRAM_S, variables=variables)
     except BareError as error:
-        return {"form": form, "max_connections": connections or "unset", "error": str(error)}
+        return {"form": form, "max_connections": connections or "unset", "neighbours": count, "error": str(error)}
 
 
 def _tried(program: Path, what: str) -> dict[str, Any]:

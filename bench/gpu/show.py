@@ -32,6 +32,7 @@ def tables(report: Mapping[str, Any]) -> Iterator[Table]:
         yield _pace(pace)
     if overlap := report.get("overlap"):
         yield _steps(overlap)
+        yield _budget(overlap)
         if first := overlap.get("first_token"):
             yield _first(first)
     if parked := report.get("parked"):
@@ -122,16 +123,27 @@ def _pace(pace: Mapping[str, Any]) -> Table:
 
 
 def _steps(overlap: Mapping[str, Any]) -> Table:
-    rows = []
-    for column in overlap["step"]:
-        network = at(column, "ours", "rounds", "seen_to_decided_ms")
-        cells = [number(at(column, way, "step_ms", "p50"), 2) for way in WAYS]
-        rows.append((f"{column['worker_ms']:g} ms", *cells, number(network, 2)))
+    rows = [
+        (f"{column['worker_ms']:g} ms", *(number(at(column, way, "step_ms", "p50"), 2) for way in WAYS))
+        for column in overlap["step"]
+    ]
     title = (
         f"Step p50, ms: {overlap['gpu_ms']:.1f} ms of GPU work, {overlap['cpu_ms']:.1f} ms of launching ({overlap['kernels']} kernels), "
         f"{overlap['requests']} requests"
     )
-    return Table(title, ("worker", *(WORDS[way] for way in WAYS), "round of ours"), rows)
+    return Table(title, ("worker", *(WORDS[way] for way in WAYS)), rows)
+
+
+def _budget(overlap: Mapping[str, Any]) -> Table:
+    rows = []
+    for column in overlap["step"]:
+        for way in WAYS:
+            inside, network = at(column, way, "in_stream_ms", "p50"), at(column, way, "rounds", "seen_to_decided_ms")
+            cells = [at(column, way, "step_ms", "p50"), at(column, way, "work_ms", "p50"), inside, network]
+            cells.append(None if inside is None or network is None else inside - network)
+            rows.append((f"{column['worker_ms']:g} ms", WORDS[way], *(number(cell, 3) for cell in cells)))
+    head = ("worker", "", "step", "kernels", "round in the stream", "of that seen to decided", "of that the hand-off")
+    return Table("Where a step goes, p50, ms; kernels and round by the GPU's own clock", head, rows)
 
 
 def _first(first: Mapping[str, Any]) -> Table:

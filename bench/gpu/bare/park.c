@@ -2,8 +2,8 @@
 /*
  * What a parked stream does to everything beside it. One JSON line.
  *
- *   park neighbours FORM   parks a stream in this form, with an operation behind it; launches a kernel on each of 11 other
- *                          streams: how many get through while it is parked, and how fast. FORM: none, wait32, batched,
+ *   park neighbours FORM COUNT parks a stream in this form, with an operation behind it; launches a kernel on each of
+ *                          COUNT others: how many get through while it is parked, how fast. FORM: none, wait32, batched,
  *                          wait64, priority (batched, on a stream of the highest priority), graph (a batch node),
  *                          hostfunc (a host function that naps until the release), kernel (one thread that polls the word)
  *   park depth             parks a stream and launches 3,000 kernels behind: how many are taken before the call blocks
@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define NEIGHBOURS 11
+#define MAX_NEIGHBOURS 128
 #define PATIENCE_NS 300000000u
 #define DEPTH 3000
 #define STALLED_NS 200000000u
@@ -26,7 +26,8 @@ struct shared {
 struct park {
     struct cu cu;
     struct shared *shared;
-    CUstream stream, neighbour[NEIGHBOURS];
+    CUstream stream, neighbour[MAX_NEIGHBOURS];
+    int neighbours;
     CUfunction spin, poll;
     CUdeviceptr counter;
     _Atomic uint32_t launched;
@@ -56,7 +57,7 @@ static void open_park(struct park *p)
     CU_DO(c, cuMemAlloc, &p->counter, 64);
     CU_DO(c, cuMemsetD32Async, p->counter, 0, 16, p->stream);
     cu_launch(c, p->spin, p->stream, p->counter, 10);
-    for (int i = 0; i < NEIGHBOURS; i++) {
+    for (int i = 0; i < p->neighbours; i++) {
         p->neighbour[i] = cu_stream(c);
         cu_launch(c, p->spin, p->neighbour[i], p->counter, 10);
     }
@@ -153,14 +154,14 @@ static int pass(struct park *p, double *ret_us)
 {
     const struct cu *c = &p->cu;
     uint64_t began = now_ns();
-    bool through[NEIGHBOURS] = {false};
+    bool through[MAX_NEIGHBOURS] = {false};
     int count = 0;
 
     *ret_us = 0;
-    for (int i = 0; i < NEIGHBOURS; i++)
+    for (int i = 0; i < p->neighbours; i++)
         cu_launch(c, p->spin, p->neighbour[i], p->counter, 10);
-    while (count < NEIGHBOURS && now_ns() - began < PATIENCE_NS) {
-        for (int i = 0; i < NEIGHBOURS; i++) {
+    while (count < p->neighbours && now_ns() - began < PATIENCE_NS) {
+        for (int i = 0; i < p->neighbours; i++) {
             if (through[i] || c->cuStreamQuery(p->neighbour[i]) != CUDA_SUCCESS)
                 continue;
             through[i] = true;
@@ -187,7 +188,7 @@ static int neighbours(struct park *p, const char *form)
     release(p);
     CU_DO(&p->cu, cuCtxSynchronize, );
     printf("{\"form\": \"%s\", \"max_connections\": \"%s\", \"neighbours\": %d, \"through\": %d, \"slowest_us\": %.1f, "
-           "\"before_us\": %.1f}\n", form, connections ? connections : "unset", NEIGHBOURS, through, us, before_us);
+           "\"before_us\": %.1f}\n", form, connections ? connections : "unset", p->neighbours, through, us, before_us);
     return 0;
 }
 
@@ -271,11 +272,13 @@ int main(int argc, char **argv)
     static struct park p;
 
     if (argc < 2) {
-        fprintf(stderr, "usage: %s neighbours FORM | depth | register\n", argv[0]);
+        fprintf(stderr, "usage: %s neighbours FORM COUNT | depth | register\n", argv[0]);
         return 2;
     }
+    if (argc == 4)
+        p.neighbours = atoi(argv[3]) > MAX_NEIGHBOURS ? MAX_NEIGHBOURS : atoi(argv[3]);
     open_park(&p);
-    if (!strcmp(argv[1], "neighbours") && argc == 3)
+    if (!strcmp(argv[1], "neighbours") && argc == 4)
         return neighbours(&p, argv[2]);
     if (!strcmp(argv[1], "depth"))
         return depth(&p);
