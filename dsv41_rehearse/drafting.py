@@ -96,7 +96,7 @@ class ShimDrafting:
     """
     A shim. Without a session a step is target-only. ``sessions``: who was there, for whoever wants to know.
 
-    ``begin`` before anything else. ``respawns`` None: the shim's own budget.
+    ``begin`` before anything else. ``respawns``, ``respawn_reset_s`` None: the shim's own budget.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class ShimDrafting:
         mode: engine_shim.Mode = engine_shim.Mode.ASYNC,
         start_round: int | None = None,
         respawns: int | None = None,
+        respawn_reset_s: float | None = None,
     ) -> None:
         # The base is the round before the first; one that is not 0 makes the shim bring a region of its own.
         base = 0 if start_round is None else (start_round - 1) % _ROUNDS
@@ -125,7 +126,7 @@ class ShimDrafting:
             engine=EngineIdentity(name=name, pid=os.getpid()),
             stream=stream,
             mode=mode,
-            options=options if respawns is None else replace(options, respawns=respawns),
+            options=_budgeted(options, respawns, respawn_reset_s),
         )
         self.sessions = Sessions()
         self._batch = self._shim.batch(scenario.concurrency)
@@ -240,3 +241,11 @@ class ShimDrafting:
     def close(self) -> None:
         """Say goodbye; wait until the stream is past everything."""
         self._shim.close(CLOSE_S)
+
+
+def _budgeted(
+    options: engine_shim.ShimOptions, respawns: int | None, respawn_reset_s: float | None
+) -> engine_shim.ShimOptions:
+    if respawns is not None:
+        options = replace(options, respawns=respawns)
+    return options if respawn_reset_s is None else replace(options, respawn_reset_s=respawn_reset_s)

@@ -23,7 +23,9 @@ from dsv41_rehearse.engine import Engine
 
 KILLED: Final = (2, 20)
 DYING: Final = (60, 1_000)
-WORKER_MS: Final = 25.0  # of 28 in a step: most kills meet a parked round; the worker drafts for one engine after the other
+WORKER_MS: Final = (
+    25.0  # of 28 in a step: most kills meet a parked round; the worker drafts for one engine after the other
+)
 GONE_MS: Final = 1000.0
 MAY_MIB: Final = 12.0
 DYING_S: Final = 600.0

@@ -82,6 +82,7 @@ class Stage:
     deadline_ms: float = 200.0
     audit: bool = True
     respawns: int = 1_000_000
+    respawn_reset_s: float | None = None
     options: dict[str, Any] = field(default_factory=dict)
     planned: int | None = 0
     stack: Stack = field(init=False)
@@ -167,7 +168,7 @@ class Stage:
         audit = self.audit_directory if self.audit else None
         how = Drive(
             scenario=scenario, socket=self.stack.socket, audit=audit, check_mock=self.drafter == "mock",
-            respawns=self.respawns, drill=self._thread,
+            respawns=self.respawns, respawn_reset_s=self.respawn_reset_s, drill=self._thread,
         )  # fmt: skip
         driven = drive(how, watch or Silent())
         left_over = self.stack.end_processes()

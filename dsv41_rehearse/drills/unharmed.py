@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 
+from collections import Counter
 from typing import Final
 
 from dsv41_rehearse import proc
@@ -18,16 +19,17 @@ _NETWORK: Final = {"TIMEOUT", "BREAKER", "DISCONNECTED", "LOST", "EXPIRED"}
 
 
 def rounds(row: Row, played: Played) -> None:
-    """Hold every round of the run against OK. One that ran out of time may be a stalled machine's."""
+    """Hold every round since the first with drafts against OK. One that ran out of time may be a stalled machine's."""
     sessions = played.driven.sessions
     row.expect(len(sessions.seen) == 1, f"{len(sessions.seen)} sessions: the running one was lost")
-    others = {verdict: n for verdict, n in played.report.rounds.items() if n and verdict != "OK"}
+    first_ns = sessions.seen[0].first_ok_ns
+    others = Counter(one.verdict for one in (*sessions.fell_back, *sessions.releases) if one.gathered_ns >= first_ns)
     if not others:
         return
-    said = f"rounds of the running session: {others}"
+    said = f"rounds of the running session: {dict(others)}"
     if set(others) <= _NETWORK:
         row.late.append(said)
-        # The machine, not the daemon: then the timeout itself was spent in a stall.
+        # Where the machine stood still for much of the timeout, it was the machine.
         row.late_ms.append(TIMEOUT_MS / 2)
     else:
         row.faults.append(said)
