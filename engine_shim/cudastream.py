@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
-from engine_shim import forks
+from engine_shim import environment, forks
 from engine_shim._engine import ffi, lib
 from engine_shim.cudadriver import CudaDriver, shared
 from engine_shim.errors import StreamFault, StreamRefused, StreamStuck
@@ -29,17 +29,18 @@ class CudaStream:
     Takes the stream behind ``handle``: a number, or an object that has one. It stays the caller's, and must outlive this.
 
     Made in a thread where the stream's context is current; that of whoever submits must have it current too. ``device``: its ordinal.
-    ``copies``: how several copies of a round are enqueued, 0 one by one, 1 flat ones together, 2 all together (CUDA 13).
+    ``copies``: how several copies of a round are enqueued, 0 one by one, 1 flat ones together, 2 all together (CUDA 13); None takes the
+    environment's, else 1 where the driver can.
     ``async_refusal``: why no round can be parked here, None where nothing speaks against it; the self-test may find more.
     Raises StreamRefused, with what to do, for the legacy null stream, the per-thread default stream, a stream of another context and one
     that is being captured; DriverFault where there is no driver.
     """
 
-    def __init__(self, handle: Any, *, driver: CudaDriver | None = None, copies: int = 0) -> None:
+    def __init__(self, handle: Any, *, driver: CudaDriver | None = None, copies: int | None = None) -> None:
         self.driver = driver or shared()
         self.handle = handle_of(handle)
         self.untried = True
-        self.copies = copies
+        self.copies = _copies(self.driver) if copies is None else copies
         self._stream: Any = self._open()
         self._holds: set[object] = set()  # one for each
         self._ours = False  # the handle is ours to give back
@@ -47,14 +48,14 @@ class CudaStream:
             self.device = self.driver.current_device
             self.device_name = self.driver.device_name(self.device)
             self.async_refusal = self._refusal()
-            self._gather(copies)
+            self._gather(self.copies)
         except BaseException:
             self.close()
             raise
         forks.forget_in_children(self)
 
     @classmethod
-    def create(cls, *, driver: CudaDriver | None = None, copies: int = 0) -> CudaStream:
+    def create(cls, *, driver: CudaDriver | None = None, copies: int | None = None) -> CudaStream:
         """Return a new stream of this thread's context; ``close`` gives it back."""
         driver = driver or shared()
         stream = cls(driver.create_stream(), driver=driver, copies=copies)
@@ -78,10 +79,7 @@ class CudaStream:
 
     def _refusal(self) -> str | None:
         if os.environ.get(MAX_CONNECTIONS) == "1":
-            return (
-                f"{MAX_CONNECTIONS}=1: while one stream is parked, every other stream of the process stands still; unset it, or set it to 2 "
-                "or more"
-            )
+            return f"{MAX_CONNECTIONS}=1: while one stream is parked, every other stream of the process stands still; unset it"
         name = self.device_name
         if not self.driver.attribute(self.device, lib.HFC_HOST_REGISTER):
             lib.hfc_unregistered(self._stream)
@@ -225,3 +223,12 @@ class CudaStream:
     def _accepted(self, result: int, what: str) -> None:
         if result < 0:
             raise StreamFault(-result, f"{what} ({self.driver.fault})")
+
+
+def _copies(driver: CudaDriver) -> int:
+    """Return how copies are enqueued where nobody says it. Raises StreamRefused where the environment says nonsense."""
+    if text := os.environ.get(environment.COPIES):
+        if text not in {"0", "1", "2"}:
+            raise StreamRefused(f"{environment.COPIES}={text!r}: allowed is 0, 1 or 2")
+        return int(text)
+    return int(driver.has("cuMemcpyBatchAsync"))

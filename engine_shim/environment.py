@@ -26,6 +26,7 @@ RESPAWNS: Final = f"{PREFIX}_ASYNC_RESPAWNS"
 RESPAWN_RESET_S: Final = f"{PREFIX}_ASYNC_RESPAWN_RESET_S"
 HOSTFLAG_LIB: Final = f"{PREFIX}_HOSTFLAG_LIB"
 LIBCUDA: Final = f"{PREFIX}_LIBCUDA"  # read where the driver is opened (cudadriver.py)
+COPIES: Final = f"{PREFIX}_COPIES"  # read where a stream is taken (cudastream.py)
 SOCKET: Final = f"{PREFIX}_SOCKET"
 STRICT_START: Final = f"{PREFIX}_STRICT_START"
 DAEMON_USERS: Final = f"{PREFIX}_DAEMON_USERS"

@@ -85,8 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "--copies",
         type=int,
         choices=(0, 1, 2),
-        default=0,
-        help="how copies are enqueued: one by one, flat ones together, all",
+        help="how copies are enqueued: 0 one by one, 1 flat ones together, 2 all together",
     )
     return parser
 

@@ -67,6 +67,10 @@ class Fake:
         """Let no wait end, whatever its word says."""
         self._lib.fake_stick(int(on))
 
+    def one_queue(self, *, on: bool) -> None:
+        """Let no stream run anything while another is parked."""
+        self._lib.fake_one_queue(int(on))
+
     def capture(self, stream: CudaStream, *, on: bool) -> None:
         self._lib.fake_capture(ctypes.c_void_p(stream.handle), int(on))
 
@@ -117,5 +121,6 @@ def cuda(copies: int = 0) -> Iterator[Cuda]:
         driver.fail_nth(0, 0)
         fake.corrupt(0)
         fake.stick(on=False)
+        fake.one_queue(on=False)
         fake.freeze(on=False)
         stream.close(PATIENCE_S)

@@ -48,7 +48,7 @@ struct CUctx_st {
 
 static struct CUctx_st context;
 static _Thread_local CUcontext current;
-static _Atomic int parked, frozen, corrupt_in, stuck;
+static _Atomic int parked, frozen, corrupt_in, stuck, one_queue;
 static _Atomic uint64_t held_up, events;
 static int attributes[ATTRIBUTES];
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -120,6 +120,8 @@ static void *stream_main(void *argument)
             s->last = &s->first;
         pthread_mutex_unlock(&s->lock);
         while (atomic_load(&frozen) && op->kind != END)
+            nap();
+        while (atomic_load(&one_queue) && atomic_load(&parked) && op->kind != END)
             nap();
         run(op);
         end = op->kind == END;

@@ -29,6 +29,12 @@ EXPORT void fake_stick(int on)
     atomic_store(&stuck, on);
 }
 
+/* While a stream is parked, no other runs anything. */
+EXPORT void fake_one_queue(int on)
+{
+    atomic_store(&one_queue, on);
+}
+
 EXPORT void fake_capture(CUstream s, int on)
 {
     atomic_store(&s->capturing, on);

@@ -38,6 +38,7 @@ from hostflag.verdicts import Verdict
 
 
 OUT_OF_MEMORY = 2
+STEPS = ["attributes", "registration", "ordering", "delay", "other streams", "module load"]
 COPIES_A_ROUND = 15  # of the self-test's, to and fro included: any of them late enough is of a round
 ROOT: Final = Path(__file__).resolve().parent.parent
 ME = EngineIdentity(name="trial", pid=os.getpid())
@@ -87,13 +88,7 @@ def test_a_device_that_keeps_its_order_passes(short_dir: Path) -> None:
         report = tried(gpu, daemon.path, timed=5)
         assert report.passed
         assert report.reason is None
-        assert [step.name for step in report.steps] == [
-            "attributes",
-            "registration",
-            "ordering",
-            "delay",
-            "module load",
-        ]
+        assert [step.name for step in report.steps] == STEPS
         assert all(step.passed for step in report.steps)
         assert {name: latency.rounds for name, latency in report.latencies.items()} == {
             "empty round": 5,
@@ -112,6 +107,19 @@ def test_a_module_is_loaded_while_a_round_is_parked(short_dir: Path) -> None:
         assert gpu.fake.held_up == before + 1, (
             "the load waited in the driver, and the daemon released the round all the same"
         )
+
+
+def test_streams_that_stand_still_beside_a_parked_one_are_found(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        gpu.fake.one_queue(on=True)
+        report = tried(gpu, daemon.path)
+        assert report.reason is not None
+        assert (
+            "8 of 8 other streams stood still while one was parked (CUDA_DEVICE_MAX_CONNECTIONS is unset)"
+            in report.reason
+        )
+        assert [step.name for step in report.steps if not step.passed] == ["other streams"]
+        assert gpu.fake.registered == 0
 
 
 def test_a_wrong_bit_is_found(short_dir: Path) -> None:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from engine_shim.cudastream import CudaStream
+from engine_shim.cudastream import MAX_CONNECTIONS, TO_DEVICE, CudaStream
 from engine_shim.errors import ShimError
-from engine_shim.selftest.arena import Arena
+from engine_shim.selftest.arena import WORD, Arena
 from engine_shim.selftest.report import Latency, latency_of
 from engine_shim.session import Session
 from engine_shim.ticket import Ticket
@@ -50,16 +51,41 @@ class Rounds:
             self._land()
         return f"{count} rounds of {self._arena.requests} requests, every draft as it had to be"
 
+    def pass_by(self, others: Sequence[CudaStream]) -> str:
+        """Have other streams do something while a round is parked. Raises Failed where one has to wait for its release."""
+        places = [(other, other.alloc(WORD), other.host_alloc(WORD)) for other in others]
+        self._park()
+        began = time.perf_counter()
+        for other, memory, pinned in places:
+            other.copy(memory, pinned, WORD, TO_DEVICE)
+        marks = [(other, other.marker()) for other in others]
+        left = len(others)
+        while left:
+            waiting = sum(not other.reached(mark) for other, mark in marks)
+            # Looked at after them: who came through with the release has not gone on beside the park.
+            if self._session.consumed(self._parked):
+                break
+            left = waiting
+        took_us = (time.perf_counter() - began) * 1e6
+        self._land()
+        for other, memory, pinned in places:
+            self._arrived(other)
+            other.free(memory)
+            other.host_free(pinned)
+        if left:
+            raise Failed(
+                f"{left} of {len(others)} other streams stood still while one was parked ({MAX_CONNECTIONS} is "
+                f"{os.environ.get(MAX_CONNECTIONS, 'unset')}): unset it, or raise it well above the number of the engine's streams"
+            )
+        return f"{len(others)} others went on beside a parked one, the last after {took_us:.0f} us"
+
     def load_a_module(self) -> str:
         """Load a module that is new while a round is parked. Raises Failed."""
-        self._start()
-        _, ticket, _, _ = self._flying[0]
-        assert ticket.round is not None
-        self._await(lambda: self._session.word("gathered") == ticket.round, "gathered")
+        self._park()
         began = time.perf_counter()
         self._stream.load_module()
         took_ms = (time.perf_counter() - began) * 1e3
-        parked = not self._session.consumed(ticket.round)
+        parked = not self._session.consumed(self._parked)
         self._land()
         return f"a module load returned after {took_ms:.1f} ms, {'before' if parked else 'with'} the release of the parked round"
 
@@ -89,6 +115,16 @@ class Rounds:
         _round(ticket)
         self._flying.append((number, ticket, self._arena.fetch(number), expected))
 
+    def _park(self) -> None:
+        """Start a step, and wait until the stream is parked for it."""
+        self._start()
+        self._await(lambda: self._session.word("gathered") == self._parked, "gathered")
+
+    @property
+    def _parked(self) -> int:
+        """The round in flight, where it is one."""
+        return _round(self._flying[0][1])
+
     def _land(self) -> None:
         number, ticket, marker, expected = self._flying[0]
         round_ = _round(ticket)
@@ -103,6 +139,10 @@ class Rounds:
         before, self._before[slot] = self._before.get(slot), expected
         if found != expected:
             raise Failed(f"round {round_}: {_what_went_wrong(found, expected, before)}")
+
+    def _arrived(self, other: CudaStream) -> None:
+        if not other.wait(other.marker(), WAIT_S):
+            raise Stuck(f"a stream beside the parked one was not done {WAIT_S:g} s after that went on")
 
     def _reached(self, marker: int) -> None:
         if not self._stream.wait(marker, WAIT_S):

@@ -39,7 +39,8 @@ from hostflag.messages import EngineIdentity, Geometry
 LANES: Final = 4
 REQUESTS: Final = 3
 ROWS_EACH: Final = 6
-LOAD_MS: Final = 30.0  # for how long a round is parked while a module is loaded
+LOAD_MS: Final = 30.0  # for how long a round is parked beside other streams, and while a module is loaded
+NEIGHBOURS: Final = 8
 DEADLINE_MS: Final = 10_000.0  # no watchdog is to help a round along
 CLOSE_S: Final = 1.0
 ATTRIBUTES: Final = {
@@ -50,6 +51,7 @@ ATTRIBUTES: Final = {
     "UNIFIED_ADDRESSING": lib.HFC_UNIFIED_ADDRESSING,
     "INTEGRATED": lib.HFC_INTEGRATED,
 }
+_kept: Final[list[Session]] = []  # what got stuck, with what the device may still touch: until the process ends
 _log: Final = logging.getLogger("engine_shim")
 
 
@@ -150,8 +152,15 @@ class SelfTest:
 
     def _load(self, stream: CudaStream) -> None:
         delay_us = min(LOAD_MS, self._network_timeout_ms / 2) * 1e3
-        with self._arena(stream, 1) as arena, self._session(stream, delay_us, "delay") as session:
-            self._do("module load", Rounds(stream, session, arena, 1).load_a_module)
+        with (
+            contextlib.ExitStack() as others,
+            self._arena(stream, 1) as arena,
+            self._session(stream, delay_us, "delay") as session,
+        ):
+            rounds = Rounds(stream, session, arena, 1)
+            neighbours = [others.enter_context(self._stream()) for _ in range(NEIGHBOURS)]
+            self._do("other streams", lambda: rounds.pass_by(neighbours))
+            self._do("module load", rounds.load_a_module)
 
     def _do(self, name: str, what: Callable[[], str]) -> None:
         """Do a step and note what came of it."""
@@ -193,6 +202,7 @@ class SelfTest:
         try:
             yield opened[0]
         except Stuck:
+            _kept.append(opened[0])
             opened[0].give_up()
             raise
         except ShimError:
