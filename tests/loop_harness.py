@@ -92,6 +92,11 @@ class Running:
     def rounds(self, verdict: Verdict) -> int:
         return int(self.loop.counters().rounds[verdict])
 
+    def booked(self, verdict: Verdict, count: int) -> None:
+        """See so many rounds with that verdict, and no more: a round is booked right behind its release, not before it."""
+        until(lambda: self.rounds(verdict) >= count, f"{count} rounds ended {verdict.name}")
+        assert self.rounds(verdict) == count
+
     def dropped(self, why: str) -> int:
         return int(self.loop.counters().dropped[getattr(lib, f"HFD_DROP_{why}")])
 
