@@ -47,9 +47,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Fuzzes every decoder; see fuzz/README.md.")
     parser.add_argument("target", nargs="*", help="which (default: all)")
     parser.add_argument("--seconds", type=int, default=60, help="for each (default: 60)")
-    parser.add_argument("--at-once", type=int, default=AT_ONCE, help=f"how many run at the same time (default: {AT_ONCE})")
     parser.add_argument(
-        "--keep", type=Path, default=None, help="a folder that keeps the inputs that brought something new (default: nowhere)"
+        "--at-once", type=int, default=AT_ONCE, help=f"how many run at the same time (default: {AT_ONCE})"
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        default=None,
+        help="a folder that keeps the inputs that brought something new (default: nowhere)",
     )
     parser.add_argument("--found", type=Path, default=BUILD / "found", help="where inputs that fail are written")
     return parser
@@ -57,17 +62,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _prepared(target: Target) -> bool:
     """Build it, or see that it can run; say what is missing."""
+    missing: object = None
     try:
         if target in IN_C:
             build(target, BUILD)
         elif importlib.util.find_spec("atheris") is None:
-            raise CannotBuild(ATHERIS)
+            missing = ATHERIS
     except CannotBuild as fault:
-        print(f"{target.name}: not run: {fault}", file=sys.stderr)
-        return False
+        missing = fault
     except subprocess.CalledProcessError as fault:
         sys.exit(f"{target.name}: does not build: {fault}")
-    return True
+    if missing:
+        print(f"{target.name}: not run: {missing}", file=sys.stderr)
+    return missing is None
 
 
 def _story(outcome: Outcome) -> str:

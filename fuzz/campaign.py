@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fuzz.targets import BUILD, IN_C, ROOT, Target, inputs
 
@@ -80,13 +80,20 @@ class Campaign:
             f"-artifact_prefix={failing}/", str(grown), *seeds,
         ]  # fmt: skip
         status, said = _end_of(full, self._seconds + SLACK_S)
-        return _outcome(target, shlex.join(full), status, said, self._seconds, sorted(set(failing.iterdir()) - before))
+        outcome = _outcome(target, shlex.join(full), status, said)
+        return replace(outcome, seconds=self._seconds, **_failing(outcome, sorted(set(failing.iterdir()) - before)))
 
 
 def _end_of(command: list[str], limit_s: int) -> tuple[int, str]:
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
     )
     try:
         _, said = process.communicate(timeout=limit_s)
@@ -101,18 +108,20 @@ def _end_of(command: list[str], limit_s: int) -> tuple[int, str]:
     return process.returncode, said
 
 
-def _outcome(target: Target, command: str, status: int, said: str, seconds: int, failing: list[Path]) -> Outcome:
+def _failing(outcome: Outcome, inputs: list[Path]) -> dict[str, Any]:
+    return {"inputs": inputs, "clean": outcome.clean and not inputs}
+
+
+def _outcome(target: Target, command: str, status: int, said: str) -> Outcome:
     last, counters = _LAST.search(said), _COUNTERS.search(said)
     executions, edges, _, kept = map(int, last.groups()) if last else (0, 0, 0, 0)
     return Outcome(
         target,
-        clean=status == 0 and last is not None and not failing,
+        clean=status == 0 and last is not None,
         command=command,
         executions=executions,
-        seconds=seconds,
         edges=edges,
         all_edges=int(counters[1]) if counters else 0,
         kept=kept,
-        inputs=failing,
         tail="\n".join(said.splitlines()[-TAIL_LINES:]),
     )

@@ -63,7 +63,10 @@ def _check(line: CommandLine, variables: dict[str, str]) -> None:
         lines = str(error).split("\n")
         must(1 <= len(lines) <= MAX_FAULTS + 1 and error.count >= 1, "a configuration that is wrong for no reason")
         for text in lines:
-            must(text.isprintable() and len(text) < MOST_REASON_LETTERS, f"a reason that fits no terminal: {text[:200]!r}")
+            must(
+                text.isprintable() and len(text) < MOST_REASON_LETTERS,
+                f"a reason that fits no terminal: {text[:200]!r}",
+            )
         return
     for setting in TABLE:
         must(setting.name in configuration.origins, "a value from nowhere")
@@ -111,7 +114,20 @@ def _variables(cursor: Cursor) -> dict[str, str]:
 
 
 def _word(cursor: Cursor) -> str:
-    words = ("", "1", "1.5", "0660", "off", "root", "root,0", "tcp://h:1,ipc://w", "[::1]:1", "info", "9" * 5000, "x" * 5000)
+    words = (
+        "",
+        "1",
+        "1.5",
+        "0660",
+        "off",
+        "root",
+        "root,0",
+        "tcp://h:1,ipc://w",
+        "[::1]:1",
+        "info",
+        "9" * 5000,
+        "x" * 5000,
+    )
     return cursor.text() if (choice := cursor.byte()) >= 64 else words[choice % len(words)]
 
 
@@ -149,7 +165,9 @@ def _keys(cursor: Cursor) -> None:
                 continue
         must(not isinstance(result, frozenset) or all(len(key) == 32 for key in result), "a key of another size")
         must(not isinstance(result, bytes) or len(result) == keys.KEY_LETTERS, "a public key of another size")
-        must(not any(word in repr(result) for word in secret) or not isinstance(result, keys.SecretKey), "a secret told")
+        must(
+            not any(word in repr(result) for word in secret) or not isinstance(result, keys.SecretKey), "a secret told"
+        )
 
 
 def _shim(cursor: Cursor) -> None:
@@ -165,4 +183,3 @@ def _users(cursor: Cursor) -> None:
     for find in (users.uid_of, users.gid_of):
         with contextlib.suppress(ValueError):
             must(0 <= find(text) <= users.MOST, "a number that no user has")
-

@@ -8,6 +8,7 @@ import fcntl
 import os
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from fuzz.cursor import Cursor
@@ -22,7 +23,7 @@ SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 def held() -> int:
     """Return how many descriptors this process has."""
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @contextlib.contextmanager

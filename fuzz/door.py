@@ -13,8 +13,8 @@ import os
 import select
 import socket
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final, cast
+from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 
@@ -158,8 +158,10 @@ def _http(cursor: Cursor) -> None:
     server = HttpServer.__new__(HttpServer)
     server._pages = {"/metrics": Door.page}
     faults: list[Exception] = []
-    server._on_fault = cast("Callable[[Exception], None]", faults.append)
-    request = cursor.spoiled(cursor.one_of((b"GET /metrics HTTP/1.1\r\n\r\n", b"HEAD /metrics?a=b HTTP/1.0\r\nA: b\r\n\r\n")))
+    server._on_fault = faults.append
+    request = cursor.spoiled(
+        cursor.one_of((b"GET /metrics HTTP/1.1\r\n\r\n", b"HEAD /metrics?a=b HTTP/1.0\r\nA: b\r\n\r\n"))
+    )
     response = server.respond(request + cursor.rest())
     head, separator, body = response.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")

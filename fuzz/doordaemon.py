@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from fuzz.watch import must
 from hostflag import geometry as geometries
+from hostflag import region as regions
 from hostflag.channel import Channel, ChannelClosed, ChannelTimeout
 from hostflag.messages import Hello, Ready, Region, Status, ToDaemon
 from proxyd.config.configuration import Reloaded
@@ -52,6 +53,7 @@ class Begun:
     def __init__(self, channel: Channel[ToDaemon], hello: Hello, region_fd: int, base: int) -> None:
         self._channel = channel
         must(geometries.fault(hello.geometry) is None, "a session of a geometry that is out of bounds")
+        must(regions.check(region_fd).geometry == hello.geometry, "a region of another geometry")
         must(region_fd >= 0 and 0 <= base < 1 << 32, "a session on no region")
 
     def start(self, region_fd: int | None) -> None:
@@ -108,7 +110,10 @@ class Door:
         self._events.close()
         if error is None:
             must(len(self._over) == self._handshakes, f"a handshake that is not over, or twice: {self._over}")
-            must(self._over.count("ready") == self._roster.begun, "another number of sessions than handshakes that went well")
+            must(
+                self._over.count("ready") == self._roster.begun,
+                "another number of sessions than handshakes that went well",
+            )
 
     @staticmethod
     def page() -> Content:

@@ -30,7 +30,7 @@ _SESSION: Final = m.SessionStatus(
     session="0" * 16, engine="e", rank=0, pid=1, seconds=1.0, round=1, link="up", endpoint="tcp://h:1", worker=None, breaker="closed",
     beating=True,
 )  # fmt: skip
-_RECORD: Final = m.RoundRecord(1, "OK", False, 1, 2, 10, 1, 2, 3, None, 5, 6)  # noqa: FBT003 - array-like
+_RECORD: Final = m.RoundRecord(1, "OK", False, 1, 2, 10, 1, 2, 3, None, 5, 6)
 WORDS: Final[tuple[m.Message, ...]] = (
     HELLO,
     m.Create(),
@@ -62,7 +62,7 @@ VALUES: Final = (
     b"0", b"-1", b"1e999", b"1e-400", b"18446744073709551616", b"9" * 4000, b"null", b"true", b'""', b'"\\ud800"', b"[]", b"{}",
     b'"' + b"x" * 257 + b'"', b"[" * 5000 + b"]" * 5000, b'"\\u0000\\u001b[2J"', b"1.5", b"4294967295",
 )  # fmt: skip
-_VALUE: Final = re.compile(rb'(?<=:)("[^"]*"|[-0-9.e]+|null|true|false|\[[^]]*\])')
+VALUE: Final = re.compile(rb'(?<=:)("[^"]*"|[-0-9.e]+|null|true|false|\[[^]]*\])')
 
 
 def packet(cursor: Cursor) -> bytes:
@@ -85,7 +85,7 @@ def packet(cursor: Cursor) -> bytes:
 
 
 def _other_value(cursor: Cursor, data: bytes) -> bytes:
-    places = list(_VALUE.finditer(data))
+    places = list(VALUE.finditer(data))
     place = places[cursor.byte() % len(places)]
     value = cursor.block() if (choice := cursor.byte()) >= 128 else VALUES[choice % len(VALUES)]
     return data[: place.start()] + value + data[place.end() :]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The seeds: ``python -m fuzz.seeds`` writes them into corpus/. Small programs in each fuzzer's own language, around what the
-product's encoders make; where those or a fuzzer change, they are written anew (a test says when).
+The seeds: ``python -m fuzz.seeds`` writes them into corpus/.
+
+Small programs in each fuzzer's own language, around what the product's encoders make; where those or a fuzzer change, they are
+written anew (a test says when).
 """
 
 from __future__ import annotations
@@ -42,23 +44,32 @@ def _incoming() -> Mapping[str, bytes]:
     refused = _raw(encode_control(SESSION, Refused(code="model", reason="no such model")))
     start = bytes([0, 0]) + UP + TENDED + opened + TENDED
     reply = bytes([REPLY | LATER, 0])
+    opened_already = bytes([8, 0])
     stranger = bytearray(encode_control(SESSION, Refused(code="protocol", reason="update")))
     stranger[4] = 2  # another version
     return {
         "drafts": start + (reply + GOES) * 3,
-        "wraps": bytes([1, 1]) + start[2:] + (reply + GOES) * 3,
-        "extra-bytes": bytes([0x11, 2]) + start[2:] + (reply + GOES) * 2,
+        "wraps": bytes([9, 1]) + (reply + GOES) * 3,
+        "extra-bytes": bytes([0x19, 2]) + (reply + GOES) * 2,
         "refused": bytes([0, 0]) + UP + TENDED + refused + TENDED + GOES,
         "changes-its-mind": start + refused + GOES + opened + TENDED + reply + GOES,
         "foreign": bytes([0, 0]) + UP + TENDED + _raw(bytes(stranger)) + TENDED,
         "says-no": start + _raw(encode_status(SESSION, 6, Status.BUSY), later=True) + GOES,
-        "unknown-session": start + _raw(encode_status(SESSION, 6, Status.UNKNOWN_SESSION), later=True) + GOES + opened + TENDED,
-        "late": start + GOES + bytes([REPLY, 16, 0xFF]) + TENDED + reply + GOES,
-        "bad-id": start + bytes([REPLY | LATER, 64, 0]) + GOES + reply + GOES,
-        "two-parts": start + bytes([REPLY | LATER, 128]) + GOES,
+        "unknown-session": start
+        + _raw(encode_status(SESSION, 6, Status.UNKNOWN_SESSION), later=True)
+        + GOES
+        + opened
+        + TENDED,
+        "late": opened_already + GOES + bytes([REPLY, 4, 0, 0xFF]) + TENDED + reply + GOES,
+        "bad-id": opened_already + bytes([REPLY | LATER, 16, 0, 1]) + GOES + reply + GOES,
+        "two-parts": opened_already + bytes([REPLY | LATER, 32, 0]) + GOES,
         "many-parts": start + bytes([PARTS]) + struct.pack("<H", 2000) + TENDED,
         "pong": start + bytes([TEND, 255]) + _raw(encode_header(Kind.PONG, SESSION, 1)) + TENDED,
         "goes-down": start + DOWN + TENDED + UP + opened + TENDED + reply + GOES,
+        "large-opened": bytes([4, 0, MESSAGE, 2, 1]) + TENDED,
+        "other-session": opened_already + bytes([REPLY | LATER, 128, 0]) + GOES,
+        "other-count": opened_already + bytes([REPLY | LATER, 1, 5]) + GOES,
+        "cut": opened_already + bytes([REPLY | LATER, 2, 0, 0xF8]) + GOES,
         "barred": bytes([2, 0]) + bytes([MONITOR, 2]) + BARRED + TENDED,
         "fails": start + bytes([FAIL | 0x20]) + TENDED + UP + TENDED,
         "floods": start + bytes([MONITOR, 2, SENDS, 255, 255]) * 3 + TENDED,
@@ -70,7 +81,9 @@ def _slots() -> Mapping[str, bytes]:
     usual = b"".join(bytes([1, shape, 5, 6]) for shape in (0x0B, 0xD3, 0x1A))
     header = {"round": 3, "session": SESSION, "n_requests": 1, "n_rows": 2, "ring_bytes": 65536}
     request = {"rows": 2, "flags": lib.HF_REQUEST_DRAFT}
-    raw = bytes(ffi.buffer(ffi.new("struct hf_round *", header))) + bytes(ffi.buffer(ffi.new("struct hf_request *", request)))
+    raw = bytes(ffi.buffer(ffi.new("struct hf_round *", header))) + bytes(
+        ffi.buffer(ffi.new("struct hf_request *", request))
+    )
     return {
         "decode": bytes([0, 2]) + usual + b"\0",
         "context-only": bytes([0x10, 2]) + usual + b"\0",
@@ -110,12 +123,22 @@ def _worker() -> Mapping[str, bytes]:
         "mock": b"\0" + (b"\0" + opening) + (b"\0" + numbers) * 3,
         "prompt-lookup": b"\1" + (b"\0" + opening) + (b"\0" + numbers) * 6,
         "another-connection": b"\0" + (b"\0" + opening) + (b"\1" + numbers) + (b"\1" + opening) + (b"\1" + numbers),
+        "four-sessions": b"\0"
+        + b"".join(bytes([0, 2, number, number, 0, 0, 0, 0, 0]) for number in range(3))
+        + bytes([0, 2, 3, 0, 1, 0, 0, 0, 0]),
+        "huge": b"\0\0" + bytes([2, 0, 0, 0, 0, 2, 0, 0, 0, 6, 0, 2, 0, 199]),
         "ping": b"\0\0" + opening + bytes([0, 4, 0, 9, 1, 4, 0, 9]),
         "close": b"\0\0" + opening + b"\0\1\0" + bytes([14]) + b'{"reason":"x"}' + bytes([5, 0]),
         "extra": b"\0\0" + bytes([2, 1, 1, 1, 0, 1, 0, 0]) + b"\0" + bytes([6, 1, 1, 1, 0, 0, 2, 0, 0, 5]),
         "reply": b"\0\0" + bytes([5, 0, 2, 1, 2, 3, 4, 0]),
         "many-parts": b"\0\0" + bytes([0, 0, 3, 1, 65, 1, 66, 1, 67]),
     }
+
+
+def _place_of(name: bytes) -> int:
+    """Return which of HELLO's values is that of ``name``."""
+    before, _, _ = msgspec.json.encode(doorwords.HELLO).partition(b'"' + name + b'":')
+    return len(doorwords.VALUE.findall(before))
 
 
 def _door() -> Mapping[str, bytes]:
@@ -125,7 +148,14 @@ def _door() -> Mapping[str, bytes]:
     attach = bytes([0x81]) + say["Attach"][1:]
     seeds["create"] = b"\0\0" + say["Hello"] + say["Create"]
     seeds["attach"] = b"\0\0" + say["Hello"] + attach
-    seeds["attach-spoiled"] = b"\0\0" + say["Hello"] + bytes([0x87, 9, 0, 4, 1, 2, 3, 4, 0, 4, 0, 0, 0]) + say["Attach"][1:]
+    seeds["attach-spoiled"] = (
+        b"\0\0" + say["Hello"] + bytes([0x87, 9, 0, 4, 1, 2, 3, 4, 0, 4, 0, 0, 0]) + say["Attach"][1:]
+    )
+    # Other values in HELLO: places in the order of its JSON, values of the list or the input's own.
+    slots, vocab = (_place_of(name) for name in (b"slots", b"vocab"))
+    too_many = doorwords.VALUES.index(b"4294967295")
+    seeds["geometry-out-of-bounds"] = b"\0\0" + bytes([no_fds, 2, 0, slots, too_many, heard]) + say["Create"]
+    seeds["geometry-of-another"] = b"\0\0" + bytes([no_fds, 2, 0, vocab, 200, 2]) + b"99" + bytes([heard]) + attach
     seeds["out-of-order"] = b"\0\0" + say["Create"]
     requests = ("StatusRequest", "Drain", "Resume", "Reload", "SwitchWorker", "DumpRequest")
     seeds["operator"] = b"\0\xff" + say["OperatorHello"] + b"".join(say[name] for name in requests)

@@ -12,6 +12,7 @@ ROOT: Final = FUZZ.parent
 NATIVE: Final = FUZZ / "native"
 CORPUS: Final = FUZZ / "corpus"
 FOUND: Final = FUZZ / "found"
+PRODUCT_FOLDERS: Final = ("native", "hostflag", "proxyd", "engine_shim", "refworker")
 BUILD: Final = ROOT / "build" / "fuzz"
 
 
@@ -25,7 +26,7 @@ class Target(NamedTuple):
 
 
 INCOMING: Final = Target(
-    "incoming", 2048, ("incoming.c", "judge.c", "fakezmq.c"), ("hf_now_ns", "ppoll", "getsockopt")
+    "incoming", 2048, ("incoming.c", "judge.c", "fakezmq.c", "fakeclock.c"), ("hf_now_ns", "ppoll", "getsockopt")
 )
 SLOTS: Final = Target("slots", 1024, ("slots.c",))
 ADOPTION: Final = Target("adoption", 512, ("adoption.c",), ("pthread_create",))

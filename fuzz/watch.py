@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -19,8 +21,6 @@ class _Watch:
 
     def __call__(self, _logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if name == "exception" or event.get("exc_info") is True:
-            import sys
-
             self.faults.append(sys.exc_info()[1] or Finding(str(event.get("event"))))
         raise structlog.DropEvent
 

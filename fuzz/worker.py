@@ -131,7 +131,8 @@ def _check_answer(
         must(asked is not None and asked[:3] == (Kind.PING, *header[1:3]), "a PONG that nobody asked for")
     elif header.kind is Kind.REPLY:
         must(asked is not None and asked[:3] == (Kind.ROUND, *header[1:3]), "a REPLY that nobody asked for")
-        session = sessions.find(header.session, identity)
+        session = sessions._sessions.get(header.session)
+        session = session if session is not None and session.identity == identity else None
         reply = wire.decode_reply(header, answer, session.geometry if session else SMALL)
         must(session is not None or reply.status is Status.UNKNOWN_SESSION, "a REPLY for a session that is not open")
         if session and reply.status is Status.OK:

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MOST_BYTES (4u << 20) /* larger ones are left small: a file that is not as large as its header says */
@@ -114,7 +115,9 @@ static void judge_header(int fd, const struct hf_header *h)
                            l->replies, l->replies + g->slots * l->reply_stride, l->stats, l->stats + sizeof(struct hf_stats),
                            l->rows, l->rows + g->ring_bytes, l->bytes};
     int seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
 
+    MUST(fstat(fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= l->bytes);
     for (size_t i = 1; i < sizeof(at) / sizeof(at[0]); i++)
         MUST(at[i - 1] <= at[i]);
     MUST((l->engine_words | l->shared_words | l->daemon_words | l->slots | l->replies | l->stats | l->rows) % HF_PART_ALIGN == 0);

@@ -20,6 +20,7 @@ struct fake_part {
 struct fake_queue {
     struct fake_part part[FAKE_PARTS];
     size_t n, taken;
+    bool in_message; /* parts of the message that was handed out last are still there */
 };
 
 struct fake_zmq {

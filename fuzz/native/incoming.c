@@ -4,12 +4,11 @@
  * link, replies into the region. The loop is the product's, on this thread, with a clock of the fuzzer's and no waits; what it
  * may make of a message is judged again here (judge.c) and must agree.
  */
+#include "fakeclock.h"
 #include "judge.h"
 #include "regions.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <time.h>
 
 #define SESSION UINT64_C(0x5e55104d)
 #define MAX_STEPS 200
@@ -17,31 +16,10 @@
 #define ARENA_BYTES (1 << 20)
 
 static struct hf_region regions[N_GEOMETRIES];
-static uint64_t now_ns;
 static struct { /* messages that are made up here, and must live until they are handed out */
     unsigned char bytes[ARENA_BYTES];
     size_t used;
 } arena;
-
-uint64_t __wrap_hf_now_ns(void);
-uint64_t __wrap_hf_now_ns(void)
-{
-    return now_ns += 1000;
-}
-
-/* The link's descriptors are ready where something is queued; else the time passes at once. */
-int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
-int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
-{
-    bool ready = n > 2 && fake_waiting(&fake.dealer) + fake_waiting(&fake.monitor) > 0;
-
-    (void)mask;
-    for (nfds_t i = 0; i < n; i++)
-        fds[i].revents = i >= 2 && ready ? POLLIN : 0;
-    if (!ready)
-        now_ns += (uint64_t)timeout->tv_sec * 1000000000 + (uint64_t)timeout->tv_nsec;
-    return ready;
-}
 
 static unsigned char *reserve(size_t bytes)
 {
@@ -93,7 +71,10 @@ static struct hfd_loop *new_loop(struct cursor *c, const struct hf_region *r)
     l->region = *r;
     l->command_fd = -1;
     l->done = base;
-    memset(r->base + r->layout.engine_words, 0, r->layout.stats - r->layout.engine_words);
+    memset(r->engine, 0, sizeof(*r->engine));
+    memset(r->shared, 0, sizeof(*r->shared));
+    memset(r->daemon, 0, sizeof(*r->daemon));
+    memset(r->base + r->layout.replies, 0, r->geometry.slots * r->layout.reply_stride);
     atomic_store(&r->engine->submitted.value, base);
     atomic_store(&r->engine->gathered.value, base);
     atomic_store(&r->shared->released.value, base);
@@ -102,6 +83,37 @@ static struct hfd_loop *new_loop(struct cursor *c, const struct hf_region *r)
     hf_nap_init(&l->nap, 0, 1);
     MUST(hfd_wire_init(&l->wire, &l->region, SESSION) == 0);
     return l;
+}
+
+static void put_control(struct fake_queue *q, enum hw_type type, size_t bytes)
+{
+    struct hw_header h = hfd_wire_control(SESSION, type, 0);
+    unsigned char *at = reserve(sizeof(h) + bytes);
+
+    MUST(at);
+    h.body_bytes = (uint32_t)bytes;
+    memcpy(at, &h, sizeof(h));
+    fake_put(q, at, sizeof(h) + bytes, false, 0);
+}
+
+/* As the loop at rest: what is there is seen at once, not only at the next beat. */
+static void turn(struct hfd_loop *l)
+{
+    hfd_loop_sleep(l, 0, true);
+    hfd_loop_tend(l);
+}
+
+/* Connected, and OPEN sent; unless there is to be no more than that, the session is open too. */
+static void open_session(struct hfd_loop *l, bool opened)
+{
+    static const uint8_t up[6] = {0x00, 0x10};
+
+    fake_put(&fake.monitor, up, sizeof(up), false, 0);
+    turn(l);
+    if (opened)
+        put_control(&fake.dealer, HW_OPENED, 2);
+    turn(l);
+    hear(l);
 }
 
 static void put_events(struct cursor *c, struct fake_queue *q)
@@ -143,41 +155,44 @@ static void put_message(struct cursor *c, struct fake_queue *q)
         fake_put(q, at, type & 0x40, false, 0);
 }
 
-/* A reply to the next round, or to one near it, as a worker makes it but for what the input spoils. */
+static int64_t odd_id(struct cursor *c, const struct hf_geometry *g)
+{
+    const int64_t odd[] = {-1, g->vocab, INT64_MIN, INT64_MAX, INT64_C(1) << 32, (int64_t)g->vocab - 1, (int64_t)cursor_number(c, 8)};
+
+    return odd[cursor_u8(c) % (sizeof(odd) / sizeof(odd[0]))];
+}
+
+/* A reply to the next round, as a worker makes it but for what the input spoils: its round, counts, status, size, ids. */
 static void put_reply(struct cursor *c, struct fake_queue *q, const struct hfd_loop *l, uint32_t n_requests)
 {
     const struct hf_geometry *g = &l->region.geometry;
-    uint8_t spoil = cursor_u8(c);
-    struct hw_reply reply = {.status = spoil & 1 ? cursor_u8(c) : 0, .n_requests = n_requests, .drafts = g->drafts, .extra_bytes = g->extra_bytes};
-    size_t n_ids, bytes, got;
+    uint8_t spoil = cursor_u8(c), how = spoil ? cursor_u8(c) : 0;
+    struct hw_reply reply = {.n_requests = n_requests, .drafts = g->drafts, .extra_bytes = g->extra_bytes};
     struct hw_header h = hfd_wire_control(SESSION, HW_REPLY, l->done + 1);
-    unsigned char *at;
-    const uint8_t *ids;
+    size_t n_ids = n_requests * g->drafts, bytes = sizeof(reply) + n_ids * sizeof(int64_t) + n_requests * g->extra_bytes;
+    unsigned char *at = reserve(sizeof(h) + bytes + 256);
 
-    if (spoil & 2)
-        reply.n_requests = cursor_u8(c);
-    if (spoil & 4)
-        memcpy((unsigned char *)&reply + (cursor_u8(c) & 15), &(uint32_t){cursor_u32(c)}, 1);
-    if (reply.status)
-        reply.n_requests = reply.drafts = reply.extra_bytes = 0;
-    n_ids = (size_t)(reply.n_requests & 0xff) * (reply.drafts & 0xff);
-    bytes = sizeof(reply) + n_ids * sizeof(int64_t) + (size_t)(reply.n_requests & 0xff) * (reply.extra_bytes & 0xff);
-    bytes = spoil & 8 ? bytes - (cursor_u8(c) & 15) : bytes;
-    at = reserve(sizeof(h) + bytes + 64);
     if (!at)
         return;
-    h.round += spoil & 16 ? (uint32_t)(int8_t)cursor_u8(c) : 0;
+    memset(at, 0, sizeof(h) + bytes + 256);
+    if (spoil & 1) /* also a count that wraps around to the same size */
+        ((uint32_t *)&reply)[how & 3] = how & 4 ? ((uint32_t *)&reply)[how & 3] + (UINT32_C(1) << (how >> 3)) : cursor_u8(c);
+    if (spoil & 2 || (reply.status && spoil & 64))
+        bytes = how & 128 ? sizeof(reply) : bytes + (uint64_t)(int64_t)(int8_t)cursor_u8(c);
+    if (reply.status && spoil & 64)
+        reply.n_requests = reply.drafts = reply.extra_bytes = 0;
+    h.round += spoil & 4 ? (uint32_t)(int8_t)cursor_u8(c) : 0;
+    bytes = bytes > ARENA_BYTES ? 0 : bytes;
     h.body_bytes = (uint32_t)bytes;
-    memset(at, 0, sizeof(h) + bytes + 64);
+    h.session ^= spoil >> 7;
     memcpy(at, &h, sizeof(h));
     memcpy(at + sizeof(h), &reply, sizeof(reply));
-    ids = cursor_bytes(c, spoil & 32 ? n_ids * sizeof(int64_t) : 0, &got);
-    if (got && sizeof(reply) + got <= bytes + 64)
-        memcpy(at + sizeof(h) + sizeof(reply), ids, got);
-    if (spoil & 64 && n_ids && n_ids * 8 <= bytes)
-        memcpy(at + sizeof(h) + sizeof(reply) + 8 * (cursor_u8(c) % n_ids), (int64_t[]){g->vocab}, sizeof(int64_t));
-    fake_put(q, at, sizeof(h) + bytes, spoil & 128, 0);
-    if (spoil & 128)
+    for (size_t i = 0; i < n_ids; i++)
+        memcpy(at + sizeof(h) + sizeof(reply) + i * 8, (int64_t[]){spoil & 8 ? (int64_t)(cursor_u8(c) % g->vocab) : 0}, 8);
+    if (spoil & 16)
+        memcpy(at + sizeof(h) + sizeof(reply) + how % n_ids * 8, (int64_t[]){odd_id(c, g)}, 8);
+    fake_put(q, at, sizeof(h) + bytes, spoil & 32, 0);
+    if (spoil & 32)
         fake_put(q, NULL, 0, false, 0);
 }
 
@@ -190,7 +205,7 @@ static void run_round(struct cursor *c, struct hfd_loop *l, uint32_t n_requests)
     struct hf_request *q = hf_requests_of(round);
 
     *round = (struct hf_round){.round = t, .session = SESSION, .flags = (how & 7) == 7, .n_requests = n_requests, .ring_bytes = 65536,
-                               .submitted_ns = now_ns};
+                               .submitted_ns = fake_now_ns};
     for (uint32_t i = 0; i < n_requests; i++)
         q[i] = (struct hf_request){.request_slot = i, .generation = 1, .batch_index = i, .flags = HF_REQUEST_DRAFT};
     atomic_store(hf_verdict_of(r, t), hf_verdict_pack(t, HF_OPEN));
@@ -241,9 +256,9 @@ static void step(struct cursor *c, struct hfd_loop *l, uint32_t n_requests)
         fake.kernel_bytes += (uint64_t)cursor_u16(c) << 4;
         break;
     default:
-        now_ns += (uint64_t)cursor_u8(c) * 1000;
+        fake_now_ns += (uint64_t)cursor_u8(c) * 1000;
         atomic_store(&l->command, op & 0x40 ? HFD_COMMAND_DRAIN : 0);
-        hfd_loop_tend(l);
+        turn(l);
         hfd_link_check(l);
     }
     hear(l);
@@ -253,17 +268,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct cursor c = {data, data + bytes};
     uint8_t first = cursor_u8(&c);
-    struct hf_region *r = &regions[first % N_GEOMETRIES];
+    struct hf_region *r = &regions[(first & 3) % N_GEOMETRIES];
     uint32_t n_requests;
     struct hfd_loop *l;
 
     if (!r->base)
-        region_in_memory(&geometries[first % N_GEOMETRIES], r);
+        region_in_memory(&geometries[(first & 3) % N_GEOMETRIES], r);
     n_requests = 1 + (first >> 4) % r->geometry.max_requests;
-    now_ns = 1000000000;
+    fake_now_ns = 1000000000;
     arena.used = 0;
     l = new_loop(&c, r);
     give_link(l);
+    if (first & 0x0c)
+        open_session(l, (first & 0x0c) != 4);
     for (int i = 0; i < MAX_STEPS && cursor_left(&c); i++)
         step(&c, l, n_requests);
     judge_counters(l);

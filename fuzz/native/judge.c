@@ -20,12 +20,6 @@ static void on_round(void)
     now.answered = false;
 }
 
-/* What followed the first part is still in the queue. */
-static bool is_whole(void)
-{
-    return !fake.dealer.part[fake.dealer.taken - 1].more;
-}
-
 static void on_message(const uint8_t *data, size_t bytes)
 {
     struct hw_header h;
@@ -37,7 +31,7 @@ static void on_message(const uint8_t *data, size_t bytes)
         h.round != now.t || h.body_bytes != bytes - sizeof(h))
         return;
     now.answered = true;
-    now.whole = is_whole();
+    now.whole = !fake.dealer.in_message;
     now.bytes = bytes;
     memcpy(now.reply, data, bytes < MOST_BYTES ? bytes : MOST_BYTES);
 }
