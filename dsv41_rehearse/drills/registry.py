@@ -25,6 +25,8 @@ _MODULES: Final = (
     "resets",
     "restarts",
     "soak",
+    "misbehaving",
+    "cores",
     "starved",
 )
 _ORDER: Final = (
