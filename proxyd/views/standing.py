@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hostflag.messages import Status
 from hostflag.version import VERSION
+from proxyd.service import stderr
 from proxyd.views import health
 from proxyd.views.health import Facts
 
@@ -42,7 +43,7 @@ class Standing:
                 endpoints=self._workers.endpoints,
                 answers=self._reach.answers,
                 sessions=[session.facts() for session in self._roster if not session.echoes],
-                notes=self.notes,
+                notes=(*self.notes, *stderr.notes()),
             )
         )
 
