@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drills' own machinery: rows, runner, registry; and that a drill can fail."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rich.console import Console
+
+from dsv41_rehearse.__main__ import main
+from dsv41_rehearse.drafting import ShimDrafting
+from dsv41_rehearse.drill import Loss
+from dsv41_rehearse.drills import registry, runner, table
+from dsv41_rehearse.drills.drill import Drill, Plan
+from dsv41_rehearse.drills.losses import Killed, judge
+from dsv41_rehearse.drills.regions import difference
+from dsv41_rehearse.drills.row import Row
+from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.engine import Engine
+
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def said(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def drill(run: Callable[[Plan], Row], name: str = "made-up") -> Drill:
+    return Drill(name=name, fault="something", bound="nothing of it", run=run, quick_s=1, group="test")
+
+
+def run(console: Console, *drills: Drill, repeat: int = 1, json_file: Path | None = None) -> list[Row]:
+    what = runner.Run(drills=drills, scale="quick", repeat=repeat, seed=7, json=json_file, command="test")
+    return runner.run(what, console)
+
+
+def test_every_drill_of_the_contract_is_registered_once_and_in_its_order() -> None:
+    assert registry.duplicates() == []
+    assert registry.missing() == []
+    assert [one.name for one in registry.chosen(["all"])] == list(registry.DRILLS)
+    assert [one.name for one in registry.chosen(["soak", "idle"])] == ["idle", "soak"]
+
+
+@pytest.mark.parametrize(
+    ("value", "stall_ms", "verdict"),
+    [(19.0, 0.0, "GOOD"), (25.0, 0.0, "WRONG"), (25.0, 4.0, "WRONG"), (25.0, 6.0, "STALLED"), (None, 900.0, "WRONG")],
+)
+def test_a_time_is_held_against_its_bound_and_the_stalls(value: float | None, stall_ms: float, verdict: str) -> None:
+    row = Row("x", "y", stall_ms=stall_ms)
+    row.bound("seen", value, 20.0)
+    assert row.verdict == verdict
+
+
+def test_a_time_that_came_too_early_is_no_stall() -> None:
+    row = Row("x", "y", stall_ms=900.0)
+    row.bound("lost", 100.0, 520.0, 400.0)
+    assert row.verdict == "WRONG"
+
+
+def test_a_stall_excuses_nothing_but_times() -> None:
+    for spoilt in (Row("x", "y", wrong_drafts=1), Row("x", "y", leaks=["a"]), Row("x", "y", faults=["b"])):
+        spoilt.stall_ms = 900.0
+        spoilt.bound("seen", 25.0, 20.0)
+        assert spoilt.verdict == "WRONG"
+        assert spoilt.wrong
+
+
+def test_every_late_time_has_to_be_excused() -> None:
+    row = Row("x", "y", stall_ms=10.0)
+    row.bound("seen", 25.0, 20.0)
+    row.bound("released", 90.0, 20.0)
+    assert row.verdict == "WRONG"
+
+
+@pytest.mark.parametrize(
+    ("count", "stall_ms", "verdict"), [(0, 0.0, "GOOD"), (1, 50.0, "WRONG"), (1, 186.0, "STALLED")]
+)
+def test_rounds_that_expire_without_a_fault_are_a_fault_where_nothing_stood_still(
+    count: int, stall_ms: float, verdict: str
+) -> None:
+    row = Row("x", "y", stall_ms=stall_ms)
+    row.expired("the soak", count, 200.0, 15.0)
+    assert row.verdict == verdict
+
+
+def test_a_drill_that_raises_is_wrong_and_those_after_it_run(console: Console) -> None:
+    def raising(_plan: Plan) -> Row:
+        raise RuntimeError("no such thing")
+
+    rows = run(console, drill(raising, "first"), drill(lambda _: Row("second", "fine"), "second"))
+    assert [row.verdict for row in rows] == ["WRONG", "GOOD"]
+    assert "RuntimeError: no such thing" in said(console)
+
+
+def test_a_drill_that_stalled_is_run_once_more_by_itself(console: Console) -> None:
+    lateness = iter([1.0, 0.0])
+
+    def late_once(_plan: Plan) -> Row:
+        time.sleep(0.05)  # the naps beside it are longer than 2 ms by more than nothing
+        row = Row("made-up", "fine")
+        row.late, row.late_ms = (["late"], [1e-9]) if next(lateness) else ([], [])
+        return row
+
+    (row,) = run(console, drill(late_once))
+    assert row.verdict == "GOOD"
+    assert row.first is not None
+    assert row.first.startswith("STALLED: late")
+    assert "the second try" in said(console)
+
+
+def test_each_repetition_has_a_seed_of_its_own_and_the_json_all_of_them(console: Console, tmp_path: Path) -> None:
+    seeds: list[int] = []
+
+    def noting(plan: Plan) -> Row:
+        seeds.append(plan.seed)
+        return Row("made-up", "fine")
+
+    run(console, drill(noting), repeat=3, json_file=tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert seeds == [7, 8, 9] == [row["seed"] for row in found["rows"]]
+    assert {row["verdict"] for row in found["rows"]} == {"GOOD"}
+    assert found["commit"]
+    assert found["machine"]
+
+
+def test_the_table_has_the_words_of_a_row(console: Console) -> None:
+    row = Row("daemon-kill", "killed", detected_ms=1.5, released_ms=4.25, parked=3, target_only=40, recovered_ms=200.0)
+    table.show(console, [row, Row("idle", "not done", skipped="no time")])
+    text = said(console)
+    assert all(word in text for word in ("1.5", "4.25", "40", "200", "GOOD", "SKIPPED", "no time"))
+
+
+def test_the_command_exits_with_1_where_a_drill_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verdict, faults in ((0, []), (1, ["it was seen"])):
+        made = drill(lambda _, found=faults: Row("made-up", "tried", faults=list(found)))  # type: ignore[misc]
+        monkeypatch.setattr(registry, "DRILLS", {"made-up": made})
+        assert main(["drill", "made-up"]) == verdict
+    assert "it was seen" in capsys.readouterr().out
+
+
+def test_a_drill_that_there_is_not_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["drill", "nothing"])
+    assert left.value.code == 2
+    assert "daemon-kill" in capsys.readouterr().err
+
+
+def killed(**changes: Any) -> Killed:
+    values: dict[str, Any] = {
+        "hurt_ns": 0, "reason": "HANGUP", "lost_ns": 1 * MS, "ready_ns": 400 * MS, "back_ns": 700 * MS, "released_ns": [5 * MS],
+        "pid_before": 1, "pid_after": 2,
+    }  # fmt: skip
+    return Killed(Loss(**{**values, **changes}), dying_ms=3.0, real_time=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lost_ns": 21 * MS},
+        {"lost_ns": None},
+        {"released_ns": [199 * MS]},
+        {"back_ns": 901 * MS},
+        {"back_ns": None},
+        {"reason": "BEAT"},
+    ],
+)
+def test_each_bound_of_a_kill_can_be_missed(changes: dict[str, Any]) -> None:
+    assert judge(Row("x", "y"), [killed(), killed()]).verdict == "GOOD"
+    assert judge(Row("x", "y"), [killed(), killed(**changes)]).verdict == "WRONG"
+
+
+def test_one_byte_of_a_region_that_changes_is_seen() -> None:
+    was = os.urandom(1 << 20)
+    now = bytearray(was)
+    assert difference(was, bytes(now)) is None
+    now[777_777] ^= 1
+    assert difference(was, bytes(now)) == "from byte 777777 on"
+
+
+def test_a_stage_finds_drafts_that_are_not_what_was_promised_and_what_is_left_open(console: Console) -> None:
+    """The worker drafts otherwise than the stage believes, and the act forgets a descriptor."""
+    forgotten: list[int] = []
+
+    def act(_engine: Engine, drafting: ShimDrafting) -> None:
+        forgotten.append(os.open(os.devnull, os.O_RDONLY))
+        pause(drafting, 0.3)
+
+    with Stage(plan=Plan("quick", 1, console), drafter="prompt-lookup") as stage:
+        stage.drafter = "mock"
+        row = stage.run(act).fill(Row("x", "y"))
+    os.close(forgotten[0])
+    assert row.wrong_drafts > 0
+    assert any("fds" in leak for leak in row.leaks)
+    assert row.verdict == "WRONG"
+
+
+def test_a_stage_finds_a_loss_that_nobody_planned(console: Console) -> None:
+    def act(_engine: Engine, drafting: ShimDrafting) -> None:
+        before = drafting.sessions.seen[-1]
+        stage.newest_daemon.kill()
+        stage.start_daemon()
+        drafting.sessions.wait_other_than(before.id, 30.0)
+
+    with Stage(plan=Plan("quick", 1, console)) as stage:
+        row = stage.run(act).fill(Row("x", "y"))
+    assert row.faults == ["sessions lost: 1 HANGUP; planned: 0"]
