@@ -33,7 +33,7 @@ bench-gpu: ## what the product costs and gains on this machine's GPU; ARGS='--js
 	@$(GPU_PYTHON) native/build_ffi.py --inplace
 	@$(GPU_PYTHON) -m bench.gpu $(ARGS)
 
-stress: $(READY) ## millions of rounds, daemons dying, without and with each sanitizer; then every seeded fault (half an hour)
+stress: $(READY) ## millions of rounds, daemons dying, without and with each sanitizer; then every seeded fault (an hour)
 	@$(BIN)/python tests/stress_run.py $(ARGS)
 
 native: ## build the C modules beside the Python sources, where they are out of date

@@ -60,6 +60,15 @@ def product_sources() -> list[str]:
     return [name for name in names if not LEFT_OUT.match(name)]
 
 
+def changed(native: Path, changes: tuple[Change, ...]) -> dict[str, str]:
+    """Return the text of each file that changes, by its name."""
+    texts: dict[str, str] = {}
+    for change in changes:
+        text = texts.get(change.file) or (native / change.file).read_text(encoding="utf-8")
+        texts[change.file] = change.applied_to(text)
+    return texts
+
+
 @dataclass
 class Builder:
     """Compiles with one compiler and one sanitizer into one directory."""
@@ -69,17 +78,21 @@ class Builder:
     compiler: str = field(default_factory=lambda: os.environ.get("CC", "cc"))
     extra: tuple[str, ...] = ()
 
-    def plain(self, name: str) -> Path:
+    def plain(self, name: str, *changes: Change) -> Path:
         """Build one of the C programs of tests/ with the product's sources as they are, no points; return its path."""
         folder = self.directory / "plain"
+        objects = {source: folder / f"{Path(source).stem}.o" for source in product_sources()}
         if not folder.exists():
             folder.mkdir()
-            jobs = [(NATIVE / source, folder / f"{Path(source).stem}.o") for source in product_sources()]
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(pool.map(lambda job: self._run_all(f"-I{NATIVE}", "-c", str(job[0]), "-o", str(job[1])), jobs))
+                list(pool.map(lambda job: self._make(NATIVE / job[0], job[1]), objects.items()))
+        for file, text in changed(NATIVE, changes).items():
+            source = self.directory / f"changed-{file}"
+            source.write_text(text, encoding="utf-8")
+            objects[file] = source.with_suffix(".o")
+            self._make(source, objects[file])
         target = self.directory / name
-        objects = map(str, folder.glob("*.o"))
-        self._run_all(f"-I{NATIVE}", str(ROOT / "tests" / f"{name}.c"), *objects, "-o", str(target))
+        self._run_all(f"-I{NATIVE}", str(ROOT / "tests" / f"{name}.c"), *map(str, objects.values()), "-o", str(target))
         return target
 
     def works(self) -> str:
@@ -104,10 +117,7 @@ class Builder:
     def faulty(self, name: str, changes: tuple[Change, ...]) -> Path:
         """Build it once more, with a seeded fault, after ``program``; return its path."""
         objects = {path.name: path for path in self.directory.glob("*.o")}
-        for file in {change.file for change in changes}:
-            text = (self.directory / "native" / file).read_text(encoding="utf-8")
-            for change in changes:
-                text = change.applied_to(text) if change.file == file else text
+        for file, text in changed(self.directory / "native", changes).items():
             folder = self.directory / name
             folder.mkdir(exist_ok=True)
             (folder / file).write_text(text, encoding="utf-8")
@@ -122,6 +132,9 @@ class Builder:
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [self.compiler, *FLAGS, *SANITIZERS[self.sanitizer], *self.extra, *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def _make(self, source: Path, target: Path) -> None:
+        self._run_all(f"-I{NATIVE}", "-c", str(source), "-o", str(target))
 
     def _run_all(self, *arguments: str) -> None:
         made = self._run(*arguments)

@@ -24,7 +24,7 @@ from stress_build import NATIVE, Builder
 from hostflag._hostflag import lib
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # compilers and sanitizers on a busy machine
 COMPILER: Final = "aarch64-linux-gnu-gcc"
 EMULATOR: Final = "qemu-aarch64-static"
 
@@ -81,7 +81,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 
 def emulated(program: Path, *arguments: str) -> str:
-    ended = subprocess.run([EMULATOR, program, *arguments], capture_output=True, text=True, check=False, timeout=110)
+    ended = subprocess.run([EMULATOR, program, *arguments], capture_output=True, text=True, check=False, timeout=300)
     assert ended.stderr == ""
     assert ended.returncode == 0
     return ended.stdout

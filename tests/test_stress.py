@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from stress_build import NATIVE, SANITIZERS, Builder
+from stress_build import NATIVE, SANITIZERS, Builder, Change
 from stress_faults import RACES, RULES, Fault
 from stress_run import finding, look_for, run
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # compilers and sanitizers on a busy machine
 Built = tuple[Builder, Path]
 
 
@@ -44,7 +44,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_nothing_is_found_while_daemons_die(build: Callable[[str], Built], sanitizer: str) -> None:
-    ended = run(build(sanitizer)[1], "-n", "2000", "-s", "1", "-l", "8", timeout=110)
+    ended = run(build(sanitizer)[1], "-n", "2000", "-s", "1", "-l", "8", timeout=300)
     assert finding(ended) == ""
     counts = json.loads(ended.stdout)
     assert min(counts[name] for name in ("ok", "context_only", "rows", "adoptions", "kills", "stopped", "wraps")) > 0
@@ -53,7 +53,7 @@ def test_nothing_is_found_while_daemons_die(build: Callable[[str], Built], sanit
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_nothing_is_found_while_nobody_dies(build: Callable[[str], Built], sanitizer: str) -> None:
     """Leaks are looked for, too."""
-    ended = run(build(sanitizer)[1], "-n", "3000", deaths=False, timeout=110)
+    ended = run(build(sanitizer)[1], "-n", "3000", deaths=False, timeout=300)
     assert finding(ended) == ""
     assert json.loads(ended.stdout)["ok"] > 0
 
@@ -75,8 +75,8 @@ def test_with_a_map_each_the_thread_sanitizer_is_blind(build: Callable[[str], Bu
     race = next(fault for fault in RACES if fault.name == "header-submitted")
     builder = build("thread")[0]
     program = builder.faulty("two-maps", race.changes)
-    assert finding(run(program, "-n", "1500", "-d", "-m", "2", timeout=110)) == ""
-    assert "data race" in finding(run(program, "-n", "1000000", "-d", "-m", "1", timeout=110))
+    assert finding(run(program, "-n", "1500", "-d", "-m", "2", timeout=300)) == ""
+    assert "data race" in finding(run(program, "-n", "1000000", "-d", "-m", "1", timeout=300))
 
 
 @pytest.mark.parametrize("fault", [fault for fault in RULES if fault.long], ids=lambda fault: fault.name)
@@ -91,4 +91,12 @@ def test_a_rare_fault_can_still_be_seeded(fault: Fault) -> None:
 def test_decoders_and_words_of_the_c_code_alone(build: Callable[[str], Built], seed: int) -> None:
     """Bytes that make no sense, where a sanitizer sees the first one that is read outside."""
     program = build("address,undefined")[0].plain("native_smoke")
-    assert finding(run(program, str(seed), deaths=True, timeout=110)) == ""
+    assert finding(run(program, str(seed), timeout=300)) == ""
+
+
+def test_a_byte_that_is_read_outside_is_found(build: Callable[[str], Built]) -> None:
+    unchecked = Change("roundwire.c", "    if (bytes < sizeof(reply))\n        return HFD_REPLY_BAD;\n", "")
+    program = build("address,undefined")[0].plain("native_smoke", unchecked)
+    ended = run(program, "1", timeout=300)
+    assert "heap-buffer-overflow" in ended.stderr
+    assert "hfd_wire_check_reply" in ended.stderr
