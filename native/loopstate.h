@@ -93,6 +93,7 @@ struct hfd_loop {
     const char *fault;
     bool gather_fault_said;
     uint64_t beat_ns; /* the last beat */
+    uint64_t released_ns; /* the last release */
     struct hf_nap nap;
     struct hfd_link link;
     struct hfd_breaker breaker;
@@ -112,6 +113,12 @@ static inline void hfd_count(struct hfd_loop *l, size_t word, uint64_t n)
     uint64_t now = atomic_load_explicit(&l->counters[word], memory_order_relaxed);
 
     atomic_store_explicit(&l->counters[word], now + n, memory_order_relaxed);
+}
+
+/* The time to gathered counts from here: a round behind a parked one is gathered so long after its release, whatever the worker took. */
+static inline uint64_t hfd_gather_from(const struct hfd_loop *l, uint64_t submitted, uint64_t taken)
+{
+    return l->released_ns > submitted && l->released_ns <= taken ? l->released_ns : submitted;
 }
 
 /* ---- roundloop.c ---- */

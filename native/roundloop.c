@@ -10,6 +10,7 @@
 
 #define COMING_NS UINT64_C(500000000) /* a link that changed so lately is looked at often: it is coming up */
 #define COMING_REST_NS UINT64_C(2000000)
+#define LOOK_OUT_NS 50000
 
 void hfd_loop_say(struct hfd_loop *l, const struct hfd_event *event)
 {
@@ -135,6 +136,26 @@ void hfd_loop_tend(struct hfd_loop *l)
     hfd_link_tend(l);
 }
 
+/* The next round may follow at once: for spin_ns behind a round the loop looks out for it before it sleeps, so that nobody has to
+   wake it. In short turns, since nothing is tended meanwhile. False: it has looked long enough. */
+static bool look_out(const struct hfd_loop *l, uint32_t submitted, uint64_t now)
+{
+    uint64_t since = now - l->released_ns, ns;
+
+    if (l->released_ns == 0 || since >= l->config.spin_ns)
+        return false;
+    ns = l->config.spin_ns - since < LOOK_OUT_NS ? l->config.spin_ns - since : LOOK_OUT_NS;
+    do {
+        for (int i = 0; i < 16; i++) {
+            /* Relaxed: run acquires it. */
+            if (atomic_load_explicit(&l->region.engine->submitted.value, memory_order_relaxed) != submitted)
+                return true;
+            hf_pause();
+        }
+    } while (hf_now_ns() - now < ns);
+    return true;
+}
+
 static void rest(struct hfd_loop *l, uint32_t submitted)
 {
     uint64_t now = hf_now_ns(), until_beat = l->beat_ns + HFD_BEAT_EVERY_NS;
@@ -142,7 +163,7 @@ static void rest(struct hfd_loop *l, uint32_t submitted)
                   now - l->link.changed_ns < COMING_NS;
     uint64_t ns = until_beat > now ? until_beat - now : 0;
 
-    if (l->link.ready || l->link.condemned)
+    if (l->link.ready || l->link.condemned || look_out(l, submitted, now))
         return;
     HF_FAILPOINT(rest);
     hf_doorbell_wait(&l->region, submitted, coming && ns > COMING_REST_NS ? COMING_REST_NS : ns);

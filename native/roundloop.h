@@ -33,7 +33,7 @@ struct hfd_transport;
 struct hfd_config {
     uint64_t session;            /* in every message, and in every round's header */
     uint64_t network_timeout_ns; /* from the hand-over to the transport to the reply: then HF_TIMEOUT */
-    uint64_t spin_ns;            /* the longest spin on gathered at a time */
+    uint64_t spin_ns;            /* the longest spin at a time: on gathered, and behind a round on submitted */
     uint64_t nap_ns;             /* the shortest nap */
     uint64_t ping_ns;            /* at rest, a PING so long after the last word to or from the worker; 0: never */
     uint64_t ping_limit_ns;      /* nothing heard for so long after a PING: the link is returned and wanted anew */
