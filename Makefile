@@ -9,15 +9,21 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
-.PHONY: help demo test test-gpu bench bench-gpu stress native lint fmt wheel clean distclean
+.PHONY: help demo drills soak test test-gpu bench bench-gpu stress native lint fmt wheel clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  ARGS='...' is passed on by demo, test, bench and stress; PYTHON=... picks the interpreter for .venv"
+	@echo "  ARGS='...' is passed on by demo, drills, soak, test, bench and stress; PYTHON=... picks the interpreter for .venv"
 
 demo: $(READY) native ## daemon, worker and engine stand-in replay a text, and the daemon is killed once; PLOT=run.png draws it
 	@[ -z '$(PLOT)' ] || $(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/python -m pip install -q -e '.[plot]'
 	@$(BIN)/dsv41-rehearse demo $(if $(PLOT),--plot '$(PLOT)') $(ARGS)
+
+drills: $(READY) native ## every fault of docs/FAULTS.md with small counts, in less than 10 minutes; ends with a table
+	@$(BIN)/dsv41-rehearse drill all $(ARGS)
+
+soak: $(READY) native ## the same with the contract's counts: about two hours; ARGS='--json F' keeps what was found
+	@$(BIN)/dsv41-rehearse drill all --full $(ARGS)
 
 test: lint ## lint, then every test
 	@$(BIN)/python -m pytest -q --durations=10 $(ARGS)
