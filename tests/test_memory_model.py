@@ -73,3 +73,9 @@ def test_what_is_known(name: str) -> None:
     program, outcome, c11, arm = KNOWN[name]
     litmus = parse(source_of(program, outcome))
     assert (allowed(litmus, "C11"), allowed(litmus, "AArch64")) == (c11, arm)
+
+
+def test_an_acquire_that_is_ldapr_can_pass_a_release() -> None:
+    litmus = parse(source_of(*KNOWN["SB, release and acquire: ldar stays behind stlr"][:2]))
+    assert allowed(litmus, "AArch64, ldapr")
+    assert not allowed(parse(source_of(*KNOWN["SB, seq_cst"][:2])), "AArch64, ldapr")
