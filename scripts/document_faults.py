@@ -113,12 +113,16 @@ def _origins(rows: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
     for name, row in rows:
         run = row["run"]
         runs.setdefault(
-            f"{run['date']}, commit `{run['commit'][:12]}`, seed {run['seed']}, {run['machine']}", []
+            f"{run['date']}, commit `{_short(run['commit'])}`, seed {run['seed']}, {run['machine']}", []
         ).append(name)
     for where, names in runs.items():
         of = f" ({', '.join(names)})" if len(runs) > 1 else ""
         yield f"- {where}{of}"
     yield ""
+
+
+def _short(commit: str) -> str:
+    return commit[:12] + ("+" if commit.endswith("+") else "")
 
 
 def _row(*cells_: str) -> str:
