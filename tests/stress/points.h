@@ -21,6 +21,17 @@ void stress_point(void);
 #undef atomic_compare_exchange_weak_explicit
 #undef atomic_thread_fence
 
+#ifdef __clang__ /* its __atomic builtins take nothing that is _Atomic */
+#define __atomic_load_n __c11_atomic_load
+#define __atomic_store_n __c11_atomic_store
+#define __atomic_exchange_n __c11_atomic_exchange
+#define __atomic_fetch_add __c11_atomic_fetch_add
+#define __atomic_fetch_sub __c11_atomic_fetch_sub
+#define __atomic_fetch_or __c11_atomic_fetch_or
+#define __atomic_fetch_and __c11_atomic_fetch_and
+#define __atomic_compare_exchange_n(P, E, V, WEAK, S, F) __c11_atomic_compare_exchange_strong(P, E, V, S, F)
+#endif
+
 #define atomic_load_explicit(P, O) (stress_point(), __atomic_load_n(P, O))
 #define atomic_store_explicit(P, V, O) (stress_point(), __atomic_store_n(P, V, O))
 #define atomic_exchange_explicit(P, V, O) (stress_point(), __atomic_exchange_n(P, V, O))
