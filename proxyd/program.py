@@ -49,13 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _check(configuration)
     if line.action == commandline.PRINT:
         return _print(printout.as_toml(configuration))
-    with contextlib.redirect_stderr(Stderr(_say_lost)):
+    with contextlib.redirect_stderr(Stderr()):
         logging.configure(configuration.settings.log_level, configuration.settings.log_format)
         return _serve(configuration, notifier)
-
-
-def _say_lost(lines: int, reason: str) -> None:
-    structlog.get_logger().error("log lines lost", lines=lines, reason=reason)
 
 
 def _check(configuration: Configuration) -> int:

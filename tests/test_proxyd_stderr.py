@@ -38,18 +38,18 @@ def say(log: Stderr, line: str) -> None:
 def test_lines_that_a_full_disk_did_not_take_are_told_of_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[int, str]] = []
-    log = Stderr(lambda lines, reason: told.append((lines, reason)))
+    log = Stderr()
     monkeypatch.setattr(sys, "stderr", log)
     lead_to(Path("/dev/full"))
     for number in range(3):
         say(log, f"line {number}")
-    assert (log.lost, told) == (3, [])
+    assert (log.lost, stderr.take_lost()) == (3, None)
     assert stderr.notes() == ("3 lines of the log were lost: No space left on device",)
     lead_to(tmp_path / "log")
     say(log, "on again")
     say(log, "and on")
-    assert told == [(3, "No space left on device")]
+    assert stderr.take_lost() == (3, "No space left on device")
+    assert stderr.take_lost() is None
     assert stderr.notes() == ()
     assert (tmp_path / "log").read_text() == "on again\nand on\n"
 

@@ -110,7 +110,7 @@ class Offers:
 
 def _adoption_refused(plan: Plan) -> Row:
     row = Row("adoption-refused", "")
-    with Stage(plan=plan, requests=1) as stage:
+    with Stage(plan=plan, requests=1, deadline_ms=unharmed.DEADLINE_MS, daemon_flags=unharmed.PATIENT) as stage:
         offers = Offers(stage, plan.count(*EACH), row)
         played = stage.run(offers.act)
     row.happened = f"{len(offers.reasons)} kinds of regions handed over, {offers.each} times each"

@@ -103,8 +103,8 @@ class Knocks:
 
 def _handshake_door(plan: Plan) -> Row:
     row = Row("handshake-door", "")
-    flags = ("--socket-mode", "0666", "--allowed-users", ALLOWED)
-    with Stage(plan=plan, requests=1, daemon=False, daemon_flags=flags) as stage:
+    flags = (*unharmed.PATIENT, "--socket-mode", "0666", "--allowed-users", ALLOWED)
+    with Stage(plan=plan, requests=1, daemon=False, daemon_flags=flags, deadline_ms=unharmed.DEADLINE_MS) as stage:
         stage.stack.directory.chmod(0o755)  # for who is not allowed to be turned away by the daemon itself
         stage.start_daemon()
         knocks = Knocks(stage, plan.count(*CONNECTIONS), row)

@@ -94,7 +94,14 @@ class Deaths:
 def _engine_kill(plan: Plan) -> Row:
     row = Row("engine-kill", "")
     # An engine that is killed leaves the end of its audit unwritten.
-    with Stage(plan=plan, audit=False, worker_ms=WORKER_MS, requests=1) as stage:
+    with Stage(
+        plan=plan,
+        audit=False,
+        worker_ms=WORKER_MS,
+        requests=1,
+        deadline_ms=unharmed.DEADLINE_MS,
+        daemon_flags=unharmed.PATIENT,
+    ) as stage:
         deaths = Deaths(stage, plan, row)
         played = stage.run(deaths.act)
     row.happened = (

@@ -24,6 +24,7 @@ from proxyd.links.reach import Reach
 from proxyd.links.workers import Workers
 from proxyd.operator.controls import Controls
 from proxyd.operator.operators import Operator
+from proxyd.service import stderr
 from proxyd.service.events import Events
 from proxyd.service.listener import Listener
 from proxyd.service.signals import Signals
@@ -113,6 +114,8 @@ class Server:
         while not self._over:
             self._events.turn()
             self._supervision.look()
+            if lost := stderr.take_lost():
+                self._log.error("log lines lost", lines=lost[0], reason=lost[1])
         return len(self._roster) == 0
 
     def close(self) -> None:

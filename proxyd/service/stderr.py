@@ -7,11 +7,7 @@ import io
 import os
 import sys
 
-from typing import TYPE_CHECKING, Final
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Final
 
 
 FD: Final = 2
@@ -21,18 +17,17 @@ class Stderr(io.TextIOBase):
     """
     Standard error, a line a write. What the descriptor does not take is counted in ``lost``, never raised.
 
-    ``on_lost``: told how many lines were lost and why, as soon as the descriptor takes lines again. ``note``: the same in words for
-    people, empty while it takes them.
+    ``note``: how many lines it did not take, and why, in words; empty while it takes them.
     """
 
-    def __init__(self, on_lost: Callable[[int, str], None] | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._pending: list[str] = []
         self.lost = 0
         self._untold = 0
         self._reason = ""
+        self._takes = True  # the newest line was written
         self._cut = False  # a line was written in part
-        self._on_lost = on_lost
 
     def write(self, text: str) -> int:
         self._pending.append(text)
@@ -55,15 +50,25 @@ class Stderr(io.TextIOBase):
             self.lost += 1
             self._untold += 1
             self._reason = fault.strerror or str(fault)
+            self._takes = False
             return
-        untold, self._untold = self._untold, 0
-        if untold and self._on_lost is not None:
-            self._on_lost(untold, self._reason)
+        self._takes = True
 
     @property
     def note(self) -> str:
         """What to say of it elsewhere than in the log."""
         return f"{self._untold} lines of the log were lost: {self._reason}" if self._untold else ""
+
+    def take_lost(self) -> tuple[int, str] | None:
+        """
+        Return once how many lines were lost and why, as soon as lines are taken again.
+
+        Not from within a write: whoever logs holds its logger's lock there.
+        """
+        if not self._untold or not self._takes:
+            return None
+        untold, self._untold = self._untold, 0
+        return untold, self._reason
 
     def isatty(self) -> bool:
         return os.isatty(FD)
@@ -73,6 +78,12 @@ def notes() -> tuple[str, ...]:
     """Return what is to be said of this process's log, if anything."""
     log = sys.stderr
     return (log.note,) if isinstance(log, Stderr) and log.note else ()
+
+
+def take_lost() -> tuple[int, str] | None:
+    """Return what ``Stderr.take_lost`` does of this process's log."""
+    log = sys.stderr
+    return log.take_lost() if isinstance(log, Stderr) else None
 
 
 def fill_standard_descriptors() -> None:
