@@ -16,6 +16,7 @@ from cuda_harness import Cuda, cuda
 from engine_shim import CudaStream, StreamRefused, StreamStuck
 from engine_shim._engine import ffi, lib
 from engine_shim.cudastream import TO_DEVICE, TO_HOST
+from engine_shim.environment import COPIES
 
 
 def bytes_at(address: int, count: int) -> bytes:
@@ -195,6 +196,23 @@ def test_a_module_that_is_loaded_behind_a_parked_stream_waits_for_it() -> None:
         assert loader.is_alive()
         go_on(gpu, word)
         loader.join()
+
+
+def test_copies_are_put_together_where_the_driver_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COPIES, raising=False)
+    with cuda() as gpu:
+        with CudaStream(gpu.stream.handle, driver=gpu.driver) as stream:
+            assert stream.copies == 1
+        before = gpu.driver.replace("cuMemcpyBatchAsync", 0)
+        with CudaStream(gpu.stream.handle, driver=gpu.driver) as stream:
+            assert stream.copies == 0
+        gpu.driver.replace("cuMemcpyBatchAsync", before)
+        monkeypatch.setenv(COPIES, "2")
+        with CudaStream(gpu.stream.handle, driver=gpu.driver) as stream:
+            assert stream.copies == 2
+        monkeypatch.setenv(COPIES, "many")
+        with pytest.raises(StreamRefused, match=f"{COPIES}='many': allowed is 0, 1 or 2"):
+            CudaStream(gpu.stream.handle, driver=gpu.driver)
 
 
 def test_copies_cannot_be_put_together_where_the_driver_cannot() -> None:
