@@ -47,14 +47,14 @@ static uint64_t gathered_at(const struct hfd_loop *l, uint32_t t, uint64_t not_b
 
 static void learn(struct hfd_loop *l, uint32_t t, uint64_t submitted, uint64_t taken, uint64_t looked, uint64_t seen)
 {
-    uint64_t at = gathered_at(l, t, looked ? looked : submitted, seen);
+    uint64_t at = gathered_at(l, t, looked ? looked : submitted, seen), from = hfd_gather_from(l, submitted, taken);
 
     hfd_histogram_add(&l->histograms[HFD_HISTOGRAM_GATHER], seen - submitted);
     if (looked)
         hfd_histogram_add(&l->histograms[HFD_HISTOGRAM_WAKEUP], seen - (at ? at : looked));
     /* A round that was gathered while the loop was busy with the one before tells how long that took, not this. */
-    if (at || looked || taken - submitted < PROMPT_NS)
-        hf_nap_learn(&l->nap, (at ? at : seen) - submitted);
+    if ((at || looked || taken - submitted < PROMPT_NS) && (at ? at : seen) > from)
+        hf_nap_learn(&l->nap, (at ? at : seen) - from);
 }
 
 /* Returns when gathered was seen, or 0 where the loop is to end first. */
@@ -74,7 +74,7 @@ static uint64_t wait_gathered(struct hfd_loop *l, uint32_t t)
         hfd_loop_tend(l);
         if (l->end)
             return 0;
-        ns = hf_nap_next(&l->nap, now - submitted);
+        ns = hf_nap_next(&l->nap, now - hfd_gather_from(l, submitted, taken));
         if (ns > 0)
             nap(l, ns);
         else if (spin(l, t))
@@ -245,7 +245,7 @@ static void finish(struct hfd_loop *l, uint32_t t, enum hf_verdict verdict)
     /* Whoever decided: a released that is there already stays. */
     hf_release(&l->region, t);
     HF_FAILPOINT(released);
-    released = hf_now_ns();
+    released = l->released_ns = hf_now_ns();
     /* Release: our reads of slot and rows are over before the engine sees this and refills them ("rows, retired"). */
     atomic_store_explicit(&l->region.daemon->retired.value, t, memory_order_release);
     l->done = t;
