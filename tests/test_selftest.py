@@ -6,8 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import threading
 
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from cuda_harness import Cuda, cuda, library
+from cuda_harness import Cuda, cuda
 from engine_harness import LARGE, PATIENCE_S, Ask, Device
 from proxyd_harness import Daemon, until
 
@@ -27,11 +25,9 @@ from engine_shim import (
     SessionOptions,
     Shim,
     ShimOptions,
-    connect,
 )
-from engine_shim._engine import ffi, lib
+from engine_shim._engine import ffi
 from engine_shim.echo import echo_drafts
-from engine_shim.environment import LIBCUDA
 from engine_shim.selftest import Report, SelfTest
 from hostflag.messages import EngineIdentity
 from hostflag.verdicts import Verdict
@@ -222,106 +218,3 @@ def test_a_device_without_an_attribute_runs_synchronous_rounds(short_dir: Path) 
             assert shim.status().mode is Mode.SYNC
             echoed(gpu, shim)
         assert gpu.stream.untried
-
-
-# ---- qualify: a process of its own, so that what is stuck goes with it ----
-
-
-def qualified(short_dir: Path, *flags: str, **variables: str) -> tuple[int, str, Path]:
-    report = short_dir / "report.json"
-    with Daemon(short_dir) as daemon:
-        command = [
-            sys.executable,
-            "-m",
-            "proxyd.operator.ctl",
-            f"--socket={daemon.path}",
-            "qualify",
-            "--rounds=20",
-            f"--json={report}",
-        ]
-        ended = subprocess.run(
-            [*command, *flags],
-            cwd=ROOT,
-            env={**os.environ, LIBCUDA: str(library()), **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-    return ended.returncode, ended.stdout + ended.stderr, report
-
-
-def test_qualify_prints_and_saves_what_it_found(short_dir: Path) -> None:
-    status, text, report = qualified(short_dir)
-    assert status == 0, text
-    assert "rounds may be parked on this device" in text
-    assert "round p50" in text
-    saved = json.loads(report.read_text())
-    assert saved["passed"]
-    assert saved["latencies"]["3 requests"]["rounds"] == 20
-    assert {"kernel", "python", "machine"} <= set(saved["image"])
-
-
-@pytest.mark.parametrize(
-    ("variables", "why"),
-    [
-        ({"FAKECUDA_WITHOUT": str(lib.HFC_HOST_REGISTER)}, "HOST_REGISTER_SUPPORTED is 0"),
-        ({"FAKECUDA_WITHOUT": str(lib.HFC_STREAM_MEM_OPS)}, "CAN_USE_64_BIT_STREAM_MEM_OPS is 0"),
-        ({"FAKECUDA_CORRUPT": str(6 * COPIES_A_ROUND)}, "a copy went wrong"),
-        ({"FAKECUDA_STICK": "1"}, "the stream does not move"),
-        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "every other stream of the process stands still"),
-    ],
-)
-def test_qualify_says_why_not(short_dir: Path, variables: dict[str, str], why: str) -> None:
-    status, text, report = qualified(short_dir, **variables)
-    assert status == 1, text
-    saved = json.loads(report.read_text())
-    assert why in saved["reason"]
-    assert saved["stuck"] == ("FAKECUDA_STICK" in variables)
-    assert f"rounds must be synchronous: {saved['reason']}" in text
-
-
-def test_qualify_without_a_driver_says_so(short_dir: Path) -> None:
-    status, text, report = qualified(short_dir, **{LIBCUDA: "no-such-library.so"})
-    assert (status, report.exists()) == (3, False)
-    assert "the CUDA driver cannot be opened" in text
-
-
-# ---- the daemon's side ----
-
-
-def test_an_echo_waits_as_long_as_it_was_asked_to(short_dir: Path) -> None:
-    with Daemon(short_dir) as daemon, cuda() as gpu:
-        session = connect(
-            daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream, deadline_ms=10_000.0,
-            options=SessionOptions(echo_us=50_000.0),
-        )  # fmt: skip
-        batch = session.batch()
-        Device(LARGE).fill(batch, [Ask(0, 1)])
-        ticket = session.submit(batch)
-        gpu.drained()
-        session.settle()
-        assert ticket.round
-        timing = session.record(ticket.round).timing
-        assert timing.replied_ns - timing.send_ns >= 50_000_000
-        session.close()
-
-
-def test_an_echo_as_slow_as_a_network_timeout_is_refused(short_dir: Path) -> None:
-    with Daemon(short_dir) as daemon, cuda() as gpu, pytest.raises(Exception, match="less than the network timeout"):
-        connect(
-            daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream,
-            options=SessionOptions(echo_us=200_000.0),
-        )  # fmt: skip
-
-
-def test_an_echo_session_says_nothing_about_workers(short_dir: Path) -> None:
-    with Daemon(short_dir) as daemon, cuda() as gpu, shim_on(gpu, daemon.path):
-        assert daemon.scrape()
-        look = subprocess.run(
-            [sys.executable, "-m", "proxyd.operator.ctl", "--socket", str(daemon.path), "status", "--json"],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        status = json.loads(look.stdout)
-        assert not status["healthy"]
-        assert [session["endpoint"] for session in status["sessions"]] == ["echo"]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dsv41-proxyctl qualify``, on the stand-in for libcuda: a process of its own, so that what is stuck goes with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cuda_harness import library
+from engine_harness import PATIENCE_S
+from proxyd_harness import Daemon
+from test_selftest import COPIES_A_ROUND
+
+from engine_shim._engine import lib
+from engine_shim.environment import LIBCUDA
+
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+def qualified(short_dir: Path, *flags: str, **variables: str) -> tuple[int, str, Path]:
+    report = short_dir / "report.json"
+    with Daemon(short_dir) as daemon:
+        command = [
+            sys.executable,
+            "-m",
+            "proxyd.operator.ctl",
+            f"--socket={daemon.path}",
+            "qualify",
+            "--rounds=20",
+            f"--json={report}",
+        ]
+        ended = subprocess.run(
+            [*command, *flags],
+            cwd=ROOT,
+            env={**os.environ, LIBCUDA: str(library()), **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+    return ended.returncode, ended.stdout + ended.stderr, report
+
+
+def test_qualify_prints_and_saves_what_it_found(short_dir: Path) -> None:
+    status, text, report = qualified(short_dir)
+    assert status == 0, text
+    assert "rounds may be parked on this device" in text
+    assert "round p50" in text
+    saved = json.loads(report.read_text())
+    assert saved["passed"]
+    assert saved["latencies"]["3 requests"]["rounds"] == 20
+    assert {"kernel", "python", "machine"} <= set(saved["image"])
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({"FAKECUDA_WITHOUT": str(lib.HFC_HOST_REGISTER)}, "HOST_REGISTER_SUPPORTED is 0"),
+        ({"FAKECUDA_WITHOUT": str(lib.HFC_STREAM_MEM_OPS)}, "CAN_USE_64_BIT_STREAM_MEM_OPS is 0"),
+        ({"FAKECUDA_CORRUPT": str(6 * COPIES_A_ROUND)}, "a copy went wrong"),
+        ({"FAKECUDA_STICK": "1"}, "the stream does not move"),
+        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "every other stream of the process stands still"),
+    ],
+)
+def test_qualify_says_why_not(short_dir: Path, variables: dict[str, str], why: str) -> None:
+    status, text, report = qualified(short_dir, **variables)
+    assert status == 1, text
+    saved = json.loads(report.read_text())
+    assert why in saved["reason"]
+    assert saved["stuck"] == ("FAKECUDA_STICK" in variables)
+    assert f"rounds must be synchronous: {saved['reason']}" in text
+
+
+def test_qualify_without_a_driver_says_so(short_dir: Path) -> None:
+    status, text, report = qualified(short_dir, **{LIBCUDA: "no-such-library.so"})
+    assert (status, report.exists()) == (3, False)
+    assert "the CUDA driver cannot be opened" in text
