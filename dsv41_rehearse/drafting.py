@@ -7,7 +7,7 @@ import errno
 import os
 import time
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -96,7 +96,9 @@ class ShimDrafting:
     """
     A shim. Without a session a step is target-only. ``sessions``: who was there, for whoever wants to know.
 
-    ``begin`` before anything else. ``respawns``, ``respawn_reset_s`` None: the shim's own budget.
+    ``begin`` before anything else. ``respawns`` None: the shim's own budget. ``shim``: further ones of its options.
+
+    ``on_submit``: called by the engine thread ahead of each submit, ``on_submitted`` after it with whether a stream operation failed.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class ShimDrafting:
         mode: engine_shim.Mode = engine_shim.Mode.ASYNC,
         start_round: int | None = None,
         respawns: int | None = None,
-        respawn_reset_s: float | None = None,
+        shim: Mapping[str, Any] | None = None,
     ) -> None:
         # The base is the round before the first; one that is not 0 makes the shim bring a region of its own.
         base = 0 if start_round is None else (start_round - 1) % _ROUNDS
@@ -126,9 +128,12 @@ class ShimDrafting:
             engine=EngineIdentity(name=name, pid=os.getpid()),
             stream=stream,
             mode=mode,
-            options=_budgeted(options, respawns, respawn_reset_s),
+            options=replace(options, **({} if respawns is None else {"respawns": respawns}), **(shim or {})),
         )
+        self.stream = stream
         self.sessions = Sessions()
+        self.on_submit: Callable[[], None] | None = None
+        self.on_submitted: Callable[[bool], None] | None = None
         self._batch = self._shim.batch(scenario.concurrency)
         width = device.sources[0].shape[1]
         self._batch.set_sources([(source.ctypes.data, width, width) for source in device.sources])
@@ -174,15 +179,20 @@ class ShimDrafting:
                 to_come=item.to_come,
             )
         self._batch.n_requests = len(items)
+        if self.on_submit is not None:
+            self.on_submit()
         began = time.perf_counter_ns()
+        failed = False
         try:
             ticket = self._shim.submit(self._batch)
         except engine_shim.SubmitFailed as failure:
             if failure.error == errno.EINVAL:
                 raise
             # A stream operation failed: the session is lost, the engine goes on.
-            ticket = engine_shim.Ticket(None, Skip.NO_SESSION, 0, 0, 0, 0)
+            ticket, failed = engine_shim.Ticket(None, Skip.NO_SESSION, 0, 0, 0, 0), True
         taken_us = (time.perf_counter_ns() - began) / 1e3
+        if self.on_submitted is not None:
+            self.on_submitted(failed)
         if ticket.session is not None and ticket.session != self.sessions.newest_id:
             self._meet()
         # A round's table stays in its slot until S rounds later.
@@ -241,11 +251,3 @@ class ShimDrafting:
     def close(self) -> None:
         """Say goodbye; wait until the stream is past everything."""
         self._shim.close(CLOSE_S)
-
-
-def _budgeted(
-    options: engine_shim.ShimOptions, respawns: int | None, respawn_reset_s: float | None
-) -> engine_shim.ShimOptions:
-    if respawns is not None:
-        options = replace(options, respawns=respawns)
-    return options if respawn_reset_s is None else replace(options, respawn_reset_s=respawn_reset_s)

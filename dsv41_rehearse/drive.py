@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import time
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -37,8 +37,8 @@ class Drive:
     """
     How to drive. ``audit``: the directory of the engine's lines. ``start_round``: the first round's number.
 
-    ``respawns``: sessions that may be lost in ``respawn_reset_s`` seconds and are followed by another one, None: as the shim has
-    it. ``drill``: what is done to the others meanwhile.
+    ``respawns``: sessions that may be lost and are followed by another one, None: as the shim has it; ``shim``: further ones of its
+    options. ``drill``: what is done to the others meanwhile.
     """
 
     scenario: Scenario
@@ -49,7 +49,7 @@ class Drive:
     measure_idle: bool = False
     start_round: int | None = None
     respawns: int | None = None
-    respawn_reset_s: float | None = None
+    shim: Mapping[str, Any] = field(default_factory=dict)
     drill: Drill | None = None
 
 
@@ -137,7 +137,7 @@ def _drafting(how: Drive, name: str, start_round: int | None) -> Iterator[tuple[
         drafting = ShimDrafting(
             how.scenario, stream, device, how.socket,
             name=name, mode=engine_shim.Mode(how.mode), start_round=start_round, respawns=how.respawns,
-            respawn_reset_s=how.respawn_reset_s,
+            shim=how.shim,
         )  # fmt: skip
         try:
             with interrupts.let_through():

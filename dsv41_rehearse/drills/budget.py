@@ -83,7 +83,7 @@ class Spending:
 def _budget_spent(plan: Plan) -> Row:
     reset_s = plan.seconds(*RESET_S)
     row = Row("budget-spent", "")
-    with Said() as said, Stage(plan=plan, requests=1, respawns=RESPAWNS, respawn_reset_s=reset_s) as stage:
+    with Said() as said, Stage(plan=plan, requests=1, respawns=RESPAWNS, shim={"respawn_reset_s": reset_s}) as stage:
         spending = Spending(stage, reset_s, plan.count(*TIMES), row)
         played = stage.run(spending.act)
     times = len(spending.without_s)

@@ -68,7 +68,7 @@ class Stage:
 
     ``requests``: at once. ``drafter``: the worker's, None: no worker is started, the daemon is led to ``endpoint`` (a drill's own).
     ``daemon_flags``: for every daemon that is started here. ``audit`` False: drafts are held only against the mock's rule (a
-    worker that is killed loses the end of its audit). ``deadline_ms``: of a round. ``options``: further ones of the scenario.
+    worker that is killed loses the end of its audit). ``deadline_ms``: of a round. ``options``: further ones of the scenario, ``shim``: of the shim.
     ``module``: what is started as the daemon. ``planned``: losses that the act means to cause; it may count them up; None: any number is right.
     """
 
@@ -82,7 +82,7 @@ class Stage:
     deadline_ms: float = 200.0
     audit: bool = True
     respawns: int = 1_000_000
-    respawn_reset_s: float | None = None
+    shim: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     planned: int | None = 0
     stack: Stack = field(init=False)
@@ -168,7 +168,7 @@ class Stage:
         audit = self.audit_directory if self.audit else None
         how = Drive(
             scenario=scenario, socket=self.stack.socket, audit=audit, check_mock=self.drafter == "mock",
-            respawns=self.respawns, respawn_reset_s=self.respawn_reset_s, drill=self._thread,
+            respawns=self.respawns, shim=self.shim, drill=self._thread,
         )  # fmt: skip
         driven = drive(how, watch or Silent())
         left_over = self.stack.end_processes()
