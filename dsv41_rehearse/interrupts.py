@@ -49,6 +49,8 @@ def heeded() -> Iterator[None]:
 
     Main thread. One that was ignored before stays so, as Ctrl-C is by what a shell runs in the background.
     """
+    # One that came just where it was held again, or no more, has left them as they were; nothing else ever comes after it.
+    _interrupts.holders, _interrupts.pending = 0, False
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, _interrupts.come) for number in heard}
     try:
