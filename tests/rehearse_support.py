@@ -21,6 +21,7 @@ from dsv41_rehearse.proc import alive
 
 
 WAIT_S: Final = 60.0
+RUN_S: Final = 110.0  # a whole run of 15 s on a quiet machine; a test may take 120
 # Small rows and no GPU time: what is tested is the way, not its speed.
 QUICK: Final = ("--rows-bytes", "192", "--gpu-ms", "0.2")
 
@@ -48,7 +49,7 @@ class Rehearsal:
 
     def report(self) -> dict[str, Any]:
         """Return its report once it has ended with 0."""
-        status = self.end()
+        status = self.end(RUN_S)
         assert status == 0, self.said()
         report: dict[str, Any] = json.loads(self.json.read_text())
         return report
