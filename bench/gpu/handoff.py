@@ -16,7 +16,7 @@ from bench.gpu.product import NAPPING, SPINNING, Engine, Rounds, start_daemon, w
 from bench.gpu.step import ROWS, Item, Tensors, decoding
 from dsv41_rehearse.samples import Samples
 from dsv41_rehearse.stack import Stack
-from engine_shim import Session, StreamFault
+from engine_shim import Session, StreamRefused
 from engine_shim.cudastream import CudaStream
 
 
@@ -61,8 +61,8 @@ def measure(floor: Floor, blocks: int, rounds: int, say: Callable[[str], None]) 
     """
     Return every case by name, such as "bare round 3", round by how many requests.
 
-    Of the product: "spin" is an echo session and the daemon spins, "nap" the same and it naps, "copies1" and "copies2" "spin" with copies
-    put together; for "shim" a worker answers, the daemon spins.
+    Of the product: "spin" is an echo session and the daemon spins, "nap" the same and it naps, "copies0" to "copies2" "spin" with copies
+    enqueued in each way; for "shim" a worker answers, the daemon spins.
     """
     cases: dict[str, Case] = {}
     with Stack() as stack, ExitStack() as open_ones:
@@ -79,14 +79,14 @@ def _engines(stack: Stack, open_ones: ExitStack) -> Iterator[tuple[str, Engine]]
     worker = stack.start_worker("mock")
     _, spinning = start_daemon(stack, worker, "spinning", SPINNING)
     _, napping = start_daemon(stack, worker, "napping", NAPPING)
-    ways: list[tuple[str, Path, Callable[..., Engine], int]] = [
-        ("spin", spinning, with_echo, 0), ("nap", napping, with_echo, 0), ("shim", spinning, with_shim, 0)
+    ways: list[tuple[str, Path, Callable[..., Engine], int | None]] = [
+        ("spin", spinning, with_echo, None), ("nap", napping, with_echo, None), ("shim", spinning, with_shim, None)
     ]  # fmt: skip
-    ways += [(f"copies{copies}", spinning, with_echo, copies) for copies in (1, 2)]
+    ways += [(f"copies{copies}", spinning, with_echo, copies) for copies in (0, 1, 2)]
     for name, socket, make, copies in ways:
         try:
             stream = open_ones.enter_context(CudaStream.create(copies=copies))
-        except StreamFault:
+        except StreamRefused:
             continue  # this driver cannot put copies together
         engine = make(socket, stream, Tensors(stream, max(REQUESTS) * ROWS), name=f"handoff-{name}")
         open_ones.callback(engine.close)

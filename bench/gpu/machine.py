@@ -11,10 +11,13 @@ import sys
 
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from engine_shim.cudadriver import CudaDriver
 from hostflag.version import VERSION
+
+
+SAYS: Final = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES")  # changes what is measured
 
 
 def origin() -> dict[str, Any]:
@@ -31,7 +34,7 @@ def origin() -> dict[str, Any]:
         "python": platform.python_version(),
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         "command": shlex.join(["python", *_module(), *sys.argv[1:]]),
-        "environment": {name: value for name, value in os.environ.items() if name.startswith("CUDA_")},
+        "environment": {name: value for name, value in os.environ.items() if name in SAYS},
     }
 
 

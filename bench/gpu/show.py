@@ -94,7 +94,7 @@ def _whole(cases: Mapping[str, Any]) -> Table:
 
 
 def _copies(cases: Mapping[str, Any]) -> Table:
-    named = {"spin": "one by one", "copies1": "flat copies in one call", "copies2": "all copies in one call"}
+    named = {"copies0": "one by one", "copies1": "flat copies in one call", "copies2": "all copies in one call"}
     rows = [
         (f"{text}, {requests} requests", _pair(case, "submit_us"), _pair(case, "total_us"))
         for requests in (3, 16)
