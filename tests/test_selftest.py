@@ -28,7 +28,7 @@ from engine_shim import (
 )
 from engine_shim._engine import ffi
 from engine_shim.echo import echo_drafts
-from engine_shim.selftest import Report, SelfTest
+from engine_shim.selftest import Report, SelfTest, release_kept
 from hostflag.messages import EngineIdentity
 from hostflag.verdicts import Verdict
 
@@ -136,6 +136,22 @@ def test_a_failed_registration_is_named(short_dir: Path) -> None:
         assert report.reason is not None
         assert "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY: out of memory" in report.reason
         assert report.steps[-1].name == "registration"
+
+
+def test_a_stream_that_does_not_move_is_given_up_and_all_of_it_kept(short_dir: Path) -> None:
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        gpu.fake.stick(on=True)
+        before = gpu.driver.calls()
+        report = tried(gpu, daemon.path)
+        assert (report.passed, report.stuck) == (False, True)
+        assert report.reason == "the stream does not move: it was not past a round 2 s after it was submitted"
+        for function in ("cuMemHostUnregister", "cuMemFree", "cuMemFreeHost", "cuStreamDestroy"):
+            assert gpu.driver.calls().get(function) == before.get(function), function
+        assert not release_kept()
+        assert gpu.fake.registered == 1
+        gpu.fake.stick(on=False)
+        assert release_kept()
+        assert gpu.fake.registered == 0
 
 
 def test_a_driver_call_that_does_not_return_is_left_behind(short_dir: Path) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from engine_shim.selftest.report import Latency, Report, Step
-from engine_shim.selftest.run import SelfTest
+from engine_shim.selftest.run import SelfTest, release_kept
 
 
-__all__ = ["Latency", "Report", "SelfTest", "Step"]
+__all__ = ["Latency", "Report", "SelfTest", "Step", "release_kept"]

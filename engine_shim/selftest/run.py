@@ -51,7 +51,9 @@ ATTRIBUTES: Final = {
     "UNIFIED_ADDRESSING": lib.HFC_UNIFIED_ADDRESSING,
     "INTEGRATED": lib.HFC_INTEGRATED,
 }
-_kept: Final[list[Session]] = []  # what got stuck, with what the device may still touch: until the process ends
+_kept: Final[
+    list[Callable[[], None]]
+] = []  # how to take down what got stuck, in order; until then the device may still touch it
 _log: Final = logging.getLogger("engine_shim")
 
 
@@ -199,17 +201,8 @@ class SelfTest:
             return f"a region is registered with the device; daemon {welcome.version}"
 
         self._do(step, begin)
-        try:
+        with _unless_stuck(lambda: opened[0].close(CLOSE_S), opened[0].give_up):
             yield opened[0]
-        except Stuck:
-            _kept.append(opened[0])
-            opened[0].give_up()
-            raise
-        except ShimError:
-            # Wrong, but it moves: then it can be taken down in order.
-            opened[0].close(CLOSE_S)
-            raise
-        opened[0].close(CLOSE_S)
 
     @contextlib.contextmanager
     def _stream(self) -> Iterator[CudaStream]:
@@ -259,13 +252,29 @@ class SelfTest:
 
 
 @contextlib.contextmanager
-def _unless_stuck(close: Callable[[], None]) -> Iterator[None]:
-    """Close at the end what the device may touch, but for where it may still do so."""
+def _unless_stuck(close: Callable[[], None], give_up: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Close at the end what the device may touch; where it may still do so, give it up and keep it."""
     try:
-        yield
-    except (Stuck, StreamStuck):
-        raise
-    except ShimError:
+        try:
+            yield
+        except (Stuck, StreamStuck):
+            raise
+        except ShimError:
+            close()  # wrong, but it moves: then it can be taken down in order
+            raise
         close()
+    except (Stuck, StreamStuck):
+        give_up()
+        _kept.append(close)
         raise
-    close()
+
+
+def release_kept() -> bool:
+    """Take down what self-tests had to keep, where the device moves again. Whether nothing is left."""
+    while _kept:
+        try:
+            _kept[0]()
+        except (Stuck, StreamStuck):
+            return False
+        del _kept[0]
+    return True

@@ -19,7 +19,7 @@ from gpu_harness import GEOMETRY, daemon, python, worker
 
 from engine_shim import CudaDriver, CudaStream
 from engine_shim._engine import ffi, lib
-from engine_shim.selftest import Report, SelfTest
+from engine_shim.selftest import Report, SelfTest, release_kept
 from hostflag.messages import EngineIdentity
 
 
@@ -148,9 +148,6 @@ def test_a_corrupted_echo_is_refused(path: Path) -> None:
         assert report.reason
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # what was kept goes when nobody holds it
 def test_a_stream_that_never_moves_is_refused_within_its_time(path: Path) -> None:
     """Every write and wait waits for a word first that nobody writes. Its memory is kept; the word lets it go in the end."""
     with opened() as (driver, stream):
@@ -179,6 +176,7 @@ def test_a_stream_that_never_moves_is_refused_within_its_time(path: Path) -> Non
                 assert driver.calls().get(function, 0) == before.get(function, 0)
             ffi.cast("uint32_t *", word)[0] = 1
         until(lambda: threading.active_count() <= began + 1, "what was stuck goes on")
+        assert release_kept(), "it moves again, so it is taken down"
 
 
 def test_one_connection_is_refused_with_the_reason() -> None:
