@@ -121,6 +121,7 @@ class ShimDrafting:
             start_timeout_s=0.0,
             session=engine_shim.SessionOptions(base=base),
         )
+        budget: dict[str, Any] = {} if respawns is None else {"respawns": respawns}
         self._shim = engine_shim.Shim(
             socket,
             geometry=scenario.geometry(),
@@ -128,7 +129,7 @@ class ShimDrafting:
             engine=EngineIdentity(name=name, pid=os.getpid()),
             stream=stream,
             mode=mode,
-            options=replace(options, **({} if respawns is None else {"respawns": respawns}), **(shim or {})),
+            options=replace(options, **budget, **(shim or {})),
         )
         self.stream = stream
         self.sessions = Sessions()

@@ -111,10 +111,10 @@ def _forked_child(plan: Plan) -> Row:
     without = judge(Row("", ""), forks.killed[False])
     judge(row, forks.killed[True])
     row.details["seen_ms without a child"] = without.detected_ms
-    gone = {child: max(times, default=None) for child, times in forks.gone_ms.items()}
-    row.bound("the daemon noticed the engine's end", gone[True], GONE_MS)
-    if gone[True] is not None and gone[False] is not None:
-        row.bound("longer than without a child", gone[True] - gone[False], MORE_MS)
+    with_ms, without_ms = max(forks.gone_ms[True], default=None), max(forks.gone_ms[False], default=0.0)
+    row.bound("the daemon noticed the engine's end", with_ms, GONE_MS)
+    if with_ms is not None:
+        row.bound("longer than without a child", with_ms - without_ms, MORE_MS)
     row.details["engine's end seen_ms"] = {"with": forks.gone_ms[True], "without": forks.gone_ms[False]}
     return played.fill(row)
 

@@ -30,7 +30,7 @@ def main() -> int:
     path, name, fork = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "yes"
     stream = SoftStream()
     identity = EngineIdentity(name=name, pid=os.getpid())
-    options = ShimOptions(deadline_ms=1000.0)
+    options = ShimOptions(deadline_ms=1_000.0)
     shim = Shim(path, geometry=GEOMETRY, model="drill", engine=identity, stream=stream, options=options)
     shim.first_session(SESSION_S)
     if fork and os.fork() == 0:

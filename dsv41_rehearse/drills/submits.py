@@ -57,17 +57,8 @@ class Failures:
         """False: no submit has so many operations, or there is no session any more."""
         pause(drafting, 0.05)
         before = drafting.sessions.seen[-1]
-        self._result, self._armed = None, nth
         # Prompts make submits longer: one that gets through does not say that none has so many.
-        for _ in range(3):
-            if not drafting.sessions.wait(lambda: self._result is not None, BACK_S):
-                self.row.faults.append("the engine stood still")
-                return False
-            if self._result:
-                break
-            self._result, self._armed = None, nth
-        self._armed = 0
-        if not self._result:
+        if not any(self._tried(drafting, nth) for _ in range(3)):
             self.steps = max(self.steps, nth - 1)
             return False
         self.failed.append(nth)
@@ -76,6 +67,14 @@ class Failures:
             self.row.faults.append(f"operation {nth}: no session any more")
             return False
         return True
+
+    def _tried(self, drafting: ShimDrafting, nth: int) -> bool:
+        """Arm the next submit; return whether it failed."""
+        self._result, self._armed = None, nth
+        if not drafting.sessions.wait(lambda: self._result is not None, BACK_S):
+            self.row.faults.append("the engine stood still")
+        self._armed = 0
+        return bool(self._result)
 
     def _arm(self) -> None:
         if self._armed and self._result is None and self._stream is not None:

@@ -26,7 +26,9 @@ def rounds(row: Row, played: Played) -> None:
     sessions = played.driven.sessions
     row.expect(len(sessions.seen) == 1, f"{len(sessions.seen)} sessions: the running one was lost")
     first_ns = sessions.seen[0].first_ok_ns
-    others = Counter(one.verdict for one in (*sessions.fell_back, *sessions.releases) if one.gathered_ns >= first_ns)
+    ended = [(one.verdict, one.gathered_ns) for one in sessions.fell_back]
+    ended += [(one.verdict, one.gathered_ns) for one in sessions.releases]
+    others = Counter(verdict for verdict, gathered_ns in ended if gathered_ns >= first_ns)
     if not others:
         return
     said = f"rounds of the running session: {dict(others)}"

@@ -82,9 +82,9 @@ def _worker_kill(plan: Plan) -> Row:
     _back(row, done, wanted)
     row.expect(all(one.fell_back for one in done), "no round fell back")
     if len(seen) == 2:
-        row.details["breaker_opens"] = grown(*seen, "breaker_opens_total")
+        row.details["breaker_opens"] = grown(seen[0], seen[1], "breaker_opens_total")
         row.details["by verdict"] = {
-            name: grown(*seen, rounds(name)) for name in ("disconnected", "breaker", "timeout")
+            name: grown(seen[0], seen[1], rounds(name)) for name in ("disconnected", "breaker", "timeout")
         }
         row.expect(row.details["by verdict"]["timeout"] == 0, "rounds ran into the timeout")
     return played.fill(row)
