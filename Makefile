@@ -9,7 +9,7 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
-.PHONY: help demo drills soak test test-gpu bench bench-gpu stress native lint fmt wheel clean distclean
+.PHONY: help demo drills soak test test-gpu bench bench-gpu stress fuzz fuzz-selftest native lint fmt wheel clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,7 @@ soak: $(READY) native ## the same with the contract's counts: about two hours; A
 
 test: lint ## lint, then every test
 	@$(BIN)/python -m pytest -q --durations=10 $(ARGS)
+	@$(MAKE) --no-print-directory fuzz SECONDS=$(if $(CI),60,3) ARGS=
 
 bench: $(READY) native ## measure rounds on this machine
 	@$(BIN)/dsv41-rehearse bench $(ARGS)
@@ -41,6 +42,14 @@ bench-gpu: ## what the product costs and gains on this machine's GPU; ARGS='--js
 
 stress: $(READY) ## millions of rounds, daemons dying, without and with each sanitizer; then every seeded fault (an hour)
 	@$(BIN)/python tests/stress_run.py $(ARGS)
+
+fuzz: $(READY) native ## every decoder, SECONDS=60 each, two at a time; ARGS='door --keep FOLDER' (fuzz/README.md)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --group fuzz || true # says what is missing
+	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) $(ARGS)
+
+fuzz-selftest: $(READY) native ## seeds one bug at a time into a copy; each must be found within a minute (a quarter of an hour)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --group fuzz
+	@$(BIN)/python -m fuzz.selftest $(ARGS)
 
 native: ## build the C modules beside the Python sources, where they are out of date
 	@[ -e $(READY) ] || $(MAKE) --no-print-directory $(READY)

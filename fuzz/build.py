@@ -73,18 +73,34 @@ def _build(
     target: Target, program: Path, compiler: Sequence[str], more: Sequence[str], product: Sequence[Path] | None
 ) -> Path:
     sources = [*(NATIVE / name for name in (*target.sources, *more)), *(product or product_sources())]
-    newest = max(path.stat().st_mtime for each in sources for path in (each, *each.parent.glob("*.h")))
-    if program.exists() and program.stat().st_mtime > newest:
-        return program
-    program.parent.mkdir(parents=True, exist_ok=True)
+    objects = program.parent / f"objects-{Path(compiler[0]).name}"
+    objects.mkdir(parents=True, exist_ok=True)
     headers = sources[-1].parent  # a patched copy brings its own
-    command = [
-        *compiler, *FLAGS, f"-fsanitize={SANITIZERS}", f"-I{headers}", f"-I{NATIVE}",
-        *map(str, sources), *(f"-Wl,--wrap={name}" for name in target.wrap), "-ldl",
-    ]  # fmt: skip
-    # Renamed when it is whole: another run may look at the same moment.
-    with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
-        made = Path(scratch) / program.name
-        subprocess.run([*command, "-o", str(made)], check=True, cwd=scratch)
-        made.rename(program)
+    compile_one = [*compiler, *FLAGS, f"-fsanitize={SANITIZERS}", f"-I{headers}", f"-I{NATIVE}", "-c"]
+    newest = max(path.stat().st_mtime for folder in (headers, NATIVE) for path in folder.glob("*.h"))
+    made = [_object(source, objects, compile_one, newest) for source in sources]
+    if not _older(program, max(path.stat().st_mtime for path in made)):
+        return program
+    wrapped = (f"-Wl,--wrap={name}" for name in target.wrap)
+    _make(program, [*compiler, f"-fsanitize={SANITIZERS}", "-pthread", *map(str, made), *wrapped, "-ldl"])
     return program
+
+
+def _object(source: Path, folder: Path, compile_one: Sequence[str], newest_header: float) -> Path:
+    """Compile one file, for all fuzzers: to wrap a function is the linker's business."""
+    made = folder / f"{source.parent.name}-{source.stem}.o"
+    if _older(made, max(newest_header, source.stat().st_mtime)):
+        _make(made, [*compile_one, str(source)])
+    return made
+
+
+def _older(made: Path, than: float) -> bool:
+    return not made.exists() or made.stat().st_mtime < than
+
+
+def _make(made: Path, command: Sequence[str]) -> None:
+    # Renamed when it is whole: another run may look at the same moment.
+    with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+        whole = Path(scratch) / made.name
+        subprocess.run([*command, "-o", str(whole)], check=True, cwd=scratch)
+        whole.rename(made)
