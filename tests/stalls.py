@@ -97,9 +97,7 @@ class Stalls:
         if failed(reports) and stalled_ms >= STALL_MS and not NEVER.search(shown(reports)):
             # What the module shares is new too: the failure may have left it in any state.
             torn_down = pytest.CallInfo.from_call(
-                lambda: item.session._setupstate.teardown_exact(None),
-                "teardown",
-                (KeyboardInterrupt, pytest.exit.Exception),
+                lambda: tear_down(item), "teardown", (KeyboardInterrupt, pytest.exit.Exception)
             )
             if torn_down.excinfo is None:
                 self._again.append((item.nodeid, stalled_ms, shown(reports)))
@@ -122,6 +120,13 @@ class Stalls:
 
     def pytest_unconfigure(self) -> None:
         self.watchers.close()
+
+
+def tear_down(item: pytest.Item) -> None:
+    """Tear down what the test shares with others, its output captured as ever: modules look at their descriptors there."""
+    capture = item.config.pluginmanager.getplugin("capturemanager")
+    with capture.item_capture("teardown", item):
+        item.session._setupstate.teardown_exact(None)
 
 
 def failed(reports: Sequence[pytest.TestReport]) -> bool:

@@ -91,7 +91,9 @@ def test_it_is_run_once_more_and_no_oftener(tmp_path: Path, root: Path) -> None:
 
         @pytest.fixture(scope="module")
         def shared():
+            output = Path("/proc/self/fd/1").readlink()
             yield []
+            assert Path("/proc/self/fd/1").readlink() == output
 
         # What the module shares is new for the second run.
         def test_that_spoils(shared, stall):
