@@ -66,9 +66,10 @@ void stress_report(void)
 {
     const struct stress_counts *c = &stress_counts;
 
-    printf("{\"rounds\": %lu, \"ok\": %lu, \"context_only\": %lu, \"rows\": %lu, \"sessions\": %lu, \"adoptions\": %lu, \"regions\": %lu, "
-           "\"kills\": %lu, \"freezes\": %lu, \"stopped\": %lu, \"failed\": %lu, \"wraps\": %lu, \"looks\": %lu, \"most_late_ms\": %.1f, "
-           "\"seconds\": %.1f}\n",
-           c->rounds, c->ok, c->context_only, c->rows, c->sessions, c->adoptions, c->regions, c->kills, c->freezes, c->stopped, c->failed,
-           c->wraps, c->checks, (double)c->most_late_ns / 1e6, (double)(hf_now_ns() - started) / 1e9);
+    printf("{\"rounds\": %lu, \"ok\": %lu, \"expired\": %lu, \"lost\": %lu, \"timeout\": %lu, \"context_only\": %lu, \"rows\": %lu, ", c->rounds, c->ok,
+           c->decided[HF_EXPIRED], c->decided[HF_LOST], c->decided[HF_TIMEOUT], c->context_only, c->rows);
+    printf("\"sessions\": %lu, \"adoptions\": %lu, \"regions\": %lu, \"kills\": %lu, \"freezes\": %lu, \"stopped\": %lu, \"failed\": %lu, ", c->sessions,
+           c->adoptions, c->regions, c->kills, c->freezes, c->stopped, c->failed);
+    printf("\"wraps\": %lu, \"looks\": %lu, \"most_late_ms\": %.1f, \"seconds\": %.1f}\n", c->wraps, c->checks, (double)c->most_late_ns / 1e6,
+           (double)(hf_now_ns() - started) / 1e9);
 }

@@ -155,6 +155,8 @@ bool __wrap_hf_decide(const struct hf_region *r, uint32_t t, enum hf_verdict v)
     bool won = __real_hf_decide(r, t, v);
     struct stress_region *known = stress_region_at(r->base);
 
+    if (won)
+        atomic_fetch_add_explicit(&stress_counts.decided[v], 1, memory_order_relaxed);
     if (won && known) {
         uint64_t before = atomic_exchange_explicit(&known->winner[t % WINNERS], (uint64_t)t << 32 | v, memory_order_relaxed);
 

@@ -35,6 +35,7 @@ extern struct stress_options stress_options;
 
 struct stress_counts {
     _Atomic uint64_t rounds, ok, rows, sessions, adoptions, regions, kills, freezes, failed, stopped, context_only, checks, wraps, most_late_ns;
+    _Atomic uint64_t decided[HF_VERDICT_MAX];
 };
 extern struct stress_counts stress_counts;
 
