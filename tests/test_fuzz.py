@@ -37,8 +37,8 @@ def own_log() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_the_seeds_are_what_the_encoders_make_now(name: str) -> None:
-    """Else: ``python -m fuzz.seeds``."""
-    assert {path.name: path.read_bytes() for path in (CORPUS / name).iterdir()} == dict(SEEDS[name]())
+    committed = {path.name: path.read_bytes() for path in (CORPUS / name).iterdir()}
+    assert committed == dict(SEEDS[name]()), "run python -m fuzz.seeds, and commit"
 
 
 @pytest.mark.parametrize("target", IN_PYTHON, ids=lambda target: target.name)
