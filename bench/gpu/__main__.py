@@ -22,6 +22,8 @@ from bench.gpu import goals, handoff, parked, picture, recovery, show
 from bench.gpu.bare.build import HERE, Floor, build
 from bench.gpu.machine import origin, write
 from dsv41_rehearse.bench_show import plain
+from dsv41_rehearse.picture import check as check_picture
+from dsv41_rehearse.report import ReportError
 from engine_shim.cudadriver import CudaDriver
 
 
@@ -140,7 +142,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--picture", type=Path, help="write a picture (PNG) there")
     parser.add_argument("--quick", action="store_true", help="little of everything: does it run at all?")
     parser.add_argument("--only", action="append", metavar="PART", help="this part; may be repeated")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.picture is not None:
+        try:
+            check_picture(arguments.picture)
+        except ReportError as why:
+            parser.error(str(why))
+    return arguments
 
 
 def _print(console: Console, table: show.Table) -> None:
