@@ -24,6 +24,7 @@ DRAINS: Final = (4, 50)
 BACK_MS: Final = 500.0
 PAUSE_S: Final = (0.05, 0.35)
 LINE_EVERY: Final = 50
+BYTES_A_STEP: Final = 160  # samples, outputs, the timeline: 90 as Python counts, more as memory is handed out
 CTL_S: Final = 20.0
 
 
@@ -114,7 +115,7 @@ def _daemon_restarts(plan: Plan) -> Row:
     row.expect(losses == _expected(killed, ended), f"sessions lost: {losses}; expected: {_expected(killed, ended)}")
     row.expect(status["registrations"] == 1, f"{status['registrations']} regions were registered: one would do")
     row.expect(status["adoptions"] == len(restarts.done), f"{status['adoptions']} adoptions of the one region")
-    flat(row, restarts.gauge)
+    flat(row, restarts.gauge, steps=played.report.steps)
     return played.fill(row)
 
 
@@ -122,13 +123,21 @@ def _expected(killed: int, drained: int) -> dict[str, int]:
     return {why: n for why, n in (("HANGUP", killed), ("DRAINED", drained)) if n}
 
 
-def flat(row: Row, gauge: Gauge, regions: int = 1) -> None:
-    """Note what grew from the first looks to the last. ``regions``: how many there may come to be; the first one is there."""
+def flat(row: Row, gauge: Gauge, *, steps: int, regions: int = 1) -> None:
+    """
+    Note what grew from the first looks to the last.
+
+    ``steps``: that the engine made; its own accounts of each stay. ``regions``: how many there may come to be; the first one is there.
+    """
     first, last = gauge.ends()
     if first is not None and last is not None:
         # A region is a descriptor, and a map and a descriptor of shared memory.
         more = regions - 1
-        row.leaks += grown(replace(first, fds=first.fds + more, shared_memory=first.shared_memory + 2 * more), last)
+        may = replace(
+            first, fds=first.fds + more, shared_memory=first.shared_memory + 2 * more,
+            rss_mib=first.rss_mib + steps * BYTES_A_STEP / (1 << 20),
+        )  # fmt: skip
+        row.leaks += grown(may, last)
         row.details["held"] = {"first": str(first), "last": str(last)}
 
 

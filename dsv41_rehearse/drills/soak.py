@@ -131,7 +131,7 @@ def _soak(plan: Plan) -> Row:
         played.driven.status["registrations"] <= REGIONS,
         f"{played.driven.status['registrations']} regions were registered",
     )
-    flat(row, soak.restarts.gauge, regions=REGIONS)
+    flat(row, soak.restarts.gauge, steps=played.report.steps, regions=REGIONS)
     return played.fill(row)
 
 

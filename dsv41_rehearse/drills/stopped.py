@@ -93,7 +93,7 @@ class Stops:
         if status != 0:
             self.faults.append(f"{point}: once it went on, it ended with status {status}: {victim.tail()}")
         self.stage.stack.forget(victim)
-        return after is not None
+        return after is not None and not self.faults  # what is wrong once would be so again, and slowly
 
     def _stop(self, drafting: ShimDrafting, victim: Child, point: str) -> bool:
         """Arm the point and wait until the daemon has stopped there."""
