@@ -58,7 +58,12 @@ class CudaStream:
     def create(cls, *, driver: CudaDriver | None = None, copies: int | None = None) -> CudaStream:
         """Return a new stream of this thread's context; ``close`` gives it back."""
         driver = driver or shared()
-        stream = cls(driver.create_stream(), driver=driver, copies=copies)
+        handle = driver.create_stream()
+        try:
+            stream = cls(handle, driver=driver, copies=copies)
+        except BaseException:
+            driver.destroy_stream(handle)
+            raise
         stream._ours = True
         return stream
 
