@@ -26,7 +26,7 @@ LONGER: Final = {"native/hostflag.h": "one definition of the layout, in one file
 
 def files(*patterns: str) -> list[Path]:
     """Return the files that people wrote, here and in the folders of the project."""
-    folders = [ROOT / name for name in (*PACKAGES, "native", "scripts", "fuzz", "tests")]
+    folders = [ROOT / name for name in (*PACKAGES, "native", "scripts", "fuzz", "tests", "bench")]
     found = [path for pattern in patterns for path in ROOT.glob(pattern)]
     found += [path for folder in folders for pattern in patterns for path in folder.rglob(pattern)]
     return sorted(path for path in found if not (path.name.startswith("_") and path.suffix == ".c"))
