@@ -58,8 +58,11 @@ static void return_link(struct hfd_loop *l, const char *reason)
 
 void hfd_link_take(struct hfd_loop *l, struct hfd_given *given)
 {
+    bool succeeds = hfd_link_up(l) || hfd_link_coming(l);
+
     return_link(l, "another link was given");
     l->link = (struct hfd_link){.transport = given->transport, .tag = given->tag, .open = given->open, .ready = true};
+    l->link.succeeds = succeeds;
     free(given);
     set_state(l, HFD_LINK_CONNECTING);
     HFD_COUNT(l, links_taken, 1);
@@ -133,6 +136,7 @@ static void take_down(struct hfd_loop *l, const struct hfd_incoming *in)
         return; /* a connection that was barred goes, too */
     again = again && k->down_reason == in->reason;
     set_state(l, HFD_LINK_CONNECTING);
+    k->succeeds = false;
     k->down_reason = in->reason;
     if (!again)
         hfd_loop_say(l, &event);
@@ -148,6 +152,7 @@ static void take_answer(struct hfd_loop *l, enum hfd_link_state state, const uns
     };
 
     set_state(l, state);
+    l->link.succeeds = false;
     if (state == HFD_LINK_REFUSED)
         HFD_COUNT(l, refusals, 1);
     else

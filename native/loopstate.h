@@ -42,6 +42,7 @@ struct hfd_link {
     uint64_t tag;
     struct hfd_encoded *open;
     enum hfd_link_state state;
+    bool succeeds;            /* it took the place of a link that was up: rounds wait for its worker's answer to OPEN */
     bool ready;               /* the transport may have something: ask it before sleeping on its fds */
     const char *condemned;    /* why it is to be returned once no round is in hand; NULL: it is not */
     const char *down_reason;  /* said last, so that a failing handshake is not said at each attempt */
@@ -157,6 +158,12 @@ void hfd_link_condemn(struct hfd_loop *l, const char *reason);
 void hfd_link_settle(struct hfd_loop *l);
 /* Whether rounds can be sent. */
 bool hfd_link_up(const struct hfd_loop *l);
+/* Whether they soon can: it took the place of a link that was up, and its worker is about to answer OPEN. */
+bool hfd_link_coming(const struct hfd_loop *l);
+/* Waits for that, for half of the network timeout at most and then not again. HF_OPEN: rounds can be sent. */
+enum hf_verdict hfd_link_await(struct hfd_loop *l, uint64_t began_ns);
+/* Of rounds that cannot. */
+enum hf_verdict hfd_link_verdict(const struct hfd_loop *l);
 /* Sends OPEN (again). */
 void hfd_link_open(struct hfd_loop *l);
 /* The session is over: CLOSE, where there is one to send, then the link is returned. */

@@ -85,11 +85,6 @@ static uint64_t wait_gathered(struct hfd_loop *l, uint32_t t)
     return seen;
 }
 
-static enum hf_verdict no_link(const struct hfd_loop *l)
-{
-    return l->link.state == HFD_LINK_REFUSED ? HF_REFUSED : HF_DISCONNECTED;
-}
-
 /* One step of waiting for the transport. Returns HF_OPEN while there is reason to go on waiting. */
 static enum hf_verdict wait_step(struct hfd_loop *l, uint64_t deadline, enum hf_verdict late)
 {
@@ -101,7 +96,7 @@ static enum hf_verdict wait_step(struct hfd_loop *l, uint64_t deadline, enum hf_
     if (l->end)
         return HF_DRAINING;
     if (!hfd_link_up(l))
-        return no_link(l);
+        return hfd_link_verdict(l);
     now = hf_now_ns();
     if (now >= deadline)
         return late;
@@ -121,7 +116,7 @@ static enum hf_verdict send_round(struct hfd_loop *l, uint64_t deadline)
         int r;
 
         if (!hfd_link_up(l))
-            return no_link(l);
+            return hfd_link_verdict(l);
         r = hfd_link_send(l, &l->wire.message);
         if (r == 0)
             return HF_OPEN;
@@ -147,21 +142,22 @@ static enum hf_verdict bad_gather(struct hfd_loop *l, const char *fault)
 static enum hf_verdict carry(struct hfd_loop *l)
 {
     struct hf_timing *timing = &l->flight.timing;
+    uint64_t deadline, began = hf_now_ns();
     enum hf_verdict v;
     const char *fault;
-    uint64_t deadline;
 
     if (atomic_load_explicit(&l->command, memory_order_relaxed) & HFD_COMMAND_DRAIN)
         return HF_DRAINING;
-    if (!hfd_link_up(l))
-        return no_link(l);
+    v = hfd_link_await(l, began);
+    if (v != HF_OPEN)
+        return v;
     fault = hfd_wire_build(&l->wire);
     if (fault)
         return bad_gather(l, fault);
     if (!hfd_breaker_admits(l))
         return HF_BREAKER;
     timing->send_ns = hf_now_ns();
-    deadline = timing->send_ns + l->config.network_timeout_ns;
+    deadline = began + l->config.network_timeout_ns;
     l->flight.waiting = true;
     v = send_round(l, deadline);
     if (v != HF_OPEN)

@@ -13,7 +13,7 @@
  * LINK_RETURNED: the loop will never touch that transport or its sockets again, the giver may close them. Where the loop
  * gave it back because the link was no good (timeout, silence, flood, terminated context), LINK_WANTED follows: give a
  * new one. While the loop has no link that is up, gathered rounds end HF_DISCONNECTED at once (HF_REFUSED where the worker
- * refused the session). The loop starts without a link: give it one. While the breaker is open, rounds that could be sent
+ * refused the session); behind a link given in the place of one that was up they wait for it, half of the timeout. The loop starts without a link: give it one. While the breaker is open, rounds that could be sent
  * end HF_BREAKER at once, but for one probe after each cool-down.
  *
  * End of a loop: by hfd_loop_stop, or by itself (LOST, ENGINE_GONE, FAULT). In either case: LINK_RETURNED if it had a

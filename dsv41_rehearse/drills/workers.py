@@ -121,10 +121,8 @@ def _endpoint_change(plan: Plan) -> Row:
     row = Row("endpoint-change", f"{len(done)} times led to the other of two workers, under load")
     row.details["fell_back"] = [one.fell_back for one in done]
     row.details["without_ms"] = [round(one.without_ms, 1) for one in done]
-    for one in done:
-        if one.fell_back > IN_FLIGHT:
-            # More than were in flight: the new worker's answer to OPEN took so long.
-            row.bound(f"{one.fell_back} rounds in a row without drafts", one.without_ms, AT_ONCE_MS)
+    most = max((one.fell_back for one in done), default=0)
+    row.expect(most <= IN_FLIGHT, f"{most} rounds without drafts at once, {IN_FLIGHT} can be in flight")
     _back(row, done, wanted)
     return played.fill(row)
 
