@@ -66,7 +66,7 @@ def _incoming() -> Mapping[str, bytes]:
         "many-parts": start + bytes([PARTS]) + struct.pack("<H", 2000) + TENDED,
         "pong": start + bytes([TEND, 255]) + _raw(encode_header(Kind.PONG, SESSION, 1)) + TENDED,
         "goes-down": start + DOWN + TENDED + UP + opened + TENDED + reply + GOES,
-        "large-opened": bytes([4, 0, MESSAGE, 2, 1]) + TENDED,
+        "large-opened": bytes([4, 0, MESSAGE, 2, 1, 0]) + TENDED,
         "other-session": opened_already + bytes([REPLY | LATER, 128, 0]) + GOES,
         "other-count": opened_already + bytes([REPLY | LATER, 1, 5]) + GOES,
         "cut": opened_already + bytes([REPLY | LATER, 2, 0, 0xF8]) + GOES,
