@@ -108,14 +108,19 @@ void hfe_watchdog_wake(struct hfe_session *e)
 {
     struct hfe_watchdog *w = &e->watchdog;
     uint64_t one = 1;
+    uint32_t rest;
 
     /* "attempted, at rest": mirror of watch. */
     atomic_thread_fence(memory_order_seq_cst);
-    if (!atomic_load_explicit(&w->at_rest, memory_order_relaxed))
+    rest = atomic_load_explicit(&w->at_rest, memory_order_relaxed);
+    if (rest == 0)
         return;
-    /* From now on it must tick. */
-    atomic_store_explicit(&w->tick_ns, hf_now_ns(), memory_order_release);
-    atomic_store_explicit(&w->at_rest, 0, memory_order_relaxed);
+    if (rest == 1) {
+        /* From now on it must tick. */
+        atomic_store_explicit(&w->tick_ns, hf_now_ns(), memory_order_release);
+        (void)atomic_compare_exchange_strong_explicit(&w->at_rest, &rest, 2, memory_order_relaxed, memory_order_relaxed);
+    }
+    /* Also where somebody else is about to ring: he may be held up just before, and a round would have no deadline. */
     if (write(w->bell, &one, sizeof(one)) < 0)
         return; /* EAGAIN: it has been rung 2^64 - 1 times already */
 }
@@ -125,7 +130,7 @@ bool hfe_watchdog_ready(const struct hfe_session *e, uint64_t now_ns)
     const struct hfe_watchdog *w = &e->watchdog;
     uint64_t tick = atomic_load_explicit(&w->tick_ns, memory_order_acquire);
 
-    return atomic_load_explicit(&w->at_rest, memory_order_relaxed) || now_ns < tick + e->config.starved_ns;
+    return atomic_load_explicit(&w->at_rest, memory_order_relaxed) == 1 || now_ns < tick + e->config.starved_ns;
 }
 
 /* Real time where it is permitted: the deadline must hold while the engine's other threads keep every core busy. */

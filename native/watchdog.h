@@ -27,7 +27,7 @@ struct hfe_watchdog {
     int hangup; /* a duplicate of the session's socket, or -1 */
     int loss;   /* a duplicate of the eventfd that is told of the loss, or -1 */
     int realtime;
-    _Atomic uint32_t at_rest;  /* 1: it sleeps without a tick, or is about to */
+    _Atomic uint32_t at_rest;  /* 1: it sleeps without a tick, or is about to; 2: and somebody is waking it */
     _Atomic uint32_t ended;    /* 1: it is over, and will not touch the session again */
     _Atomic uint64_t tick_ns;  /* its last tick */
     _Atomic uint64_t ticks, expired, late_ns;
