@@ -86,15 +86,21 @@ class Board:
 
 
 class Apart:
-    """An engine of a stage, in its own process. ``board``: how far it is. ``failing``: a build with failpoints for it."""
+    """
+    An engine of a stage, in its own process. ``board``: how far it is.
 
-    def __init__(self, stage: Stage, *, name: str = "engine", failing: str | None = None) -> None:
+    ``failing``: a build with failpoints for it. ``socket``: of another daemon than the stage's.
+    """
+
+    def __init__(
+        self, stage: Stage, *, name: str = "engine", failing: str | None = None, socket: Path | None = None
+    ) -> None:
         self._stage, self._report = stage, stage.stack.directory / f"{name}.json"
         board = stage.stack.directory / f"{name}.board"
         board.unlink(missing_ok=True)
         self.board = Board(board)
         asked = {
-            "socket": str(stage.stack.socket), "board": str(board), "report": str(self._report),
+            "socket": str(socket or stage.stack.socket), "board": str(board), "report": str(self._report),
             "audit": str(stage.audit_directory), "respawns": stage.respawns, "scenario": stage.scenario_options(),
         }  # fmt: skip
         module, launcher = "dsv41_rehearse.drills.apart", "dsv41_rehearse.drills.failing"

@@ -60,6 +60,7 @@ class Leaver:
                 return
             if time.monotonic() > until:
                 raise TimeoutError(f"no drafts: {self.shim.status()}")
+            time.sleep(0.002)
 
     def park(self) -> None:
         """Submit a round and wait until the stream is parked for it."""

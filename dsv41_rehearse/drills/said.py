@@ -17,10 +17,10 @@ class Said(logging.Handler):
         super().__init__(logging.INFO)
         self.records: list[logging.LogRecord] = []
         self._log = logging.getLogger(engine_shim.__name__)
-        self._before = self._log.level, self._log.propagate
+        self._before = self._log.level, self._log.propagate, self._log.handlers
 
     def __enter__(self) -> Said:
-        self._log.addHandler(self)
+        self._log.handlers = [self]
         self._log.setLevel(logging.INFO)
         self._log.propagate = False
         return self
@@ -28,8 +28,8 @@ class Said(logging.Handler):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._log.removeHandler(self)
-        self._log.level, self._log.propagate = self._before
+        level, self._log.propagate, self._log.handlers = self._before
+        self._log.setLevel(level)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line."""
