@@ -9,7 +9,7 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
-.PHONY: help demo drills soak test test-gpu bench bench-gpu stress fuzz fuzz-selftest native lint fmt wheel clean distclean
+.PHONY: help demo drills soak model model-long test test-gpu bench bench-gpu stress fuzz fuzz-selftest native lint fmt wheel clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,8 +25,15 @@ drills: $(READY) native ## every fault of docs/FAULTS.md with small counts, in l
 soak: $(READY) native ## the same with the contract's counts: about two hours; ARGS='--json F' keeps what was found
 	@$(BIN)/dsv41-rehearse drill all --full $(ARGS)
 
-test: lint ## lint, then every test
+model: ## spin searches the protocol's models: sound designs whole, every broken rule found (model/README.md)
+	@$(GPU_PYTHON) scripts/check_model.py $(ARGS)
+
+model-long: ## the same with more rounds: half an hour, a few GB
+	@$(GPU_PYTHON) scripts/check_model.py --long $(ARGS)
+
+test: lint ## lint, every test, the models, the decoders fuzzed for a moment
 	@$(BIN)/python -m pytest -q --durations=10 $(ARGS)
+	@$(MAKE) --no-print-directory model ARGS=
 	@$(MAKE) --no-print-directory fuzz SECONDS=$(if $(CI),60,3) ARGS=
 
 bench: $(READY) native ## measure rounds on this machine
