@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.gpu.bare.build import Floor
+from bench.gpu.bare.build import Floor, NoSuchCase
 from bench.gpu.product import NAPPING, SPINNING, Engine, Rounds, start_daemon, with_echo, with_shim
 from bench.gpu.step import ROWS, Item, Tensors, decoding
 from dsv41_rehearse.samples import Samples
@@ -22,8 +22,8 @@ from engine_shim.cudastream import CudaStream
 
 REQUESTS: Final = (1, 3, 6, 16)
 BARE: Final = (
-    ("empty", 1), ("unbatched", 1), ("chain", 1), ("hostfunc", 1), ("event", 1), ("blocking", 1), ("calls", 1),
-    *(("round", requests) for requests in REQUESTS),
+    ("empty", 1), ("unbatched", 1), ("chain", 1), ("hostfunc", 1), ("event", 1), ("blocking", 1), ("calls", 1), ("calls-together", 1),
+    *(("round", requests) for requests in REQUESTS), *(("round-together", requests) for requests in REQUESTS),
 )  # fmt: skip
 EMPTY: Final = [Item(0, 0, 0)]
 
@@ -72,7 +72,7 @@ def measure(floor: Floor, blocks: int, rounds: int, say: Callable[[str], None]) 
             order = list(_jobs(floor, engines, rounds))
             for name, job in order if block % 2 == 0 else order[::-1]:
                 job(cases.setdefault(name, Case()))
-    return {name: cases[name].plain() for name in sorted(cases)}
+    return {name: cases[name].plain() for name in sorted(cases) if cases[name].medians}
 
 
 def _engines(stack: Stack, open_ones: ExitStack) -> Iterator[tuple[str, Engine]]:
@@ -105,7 +105,10 @@ def _jobs(floor: Floor, engines: Mapping[str, Engine], rounds: int) -> Iterator[
 
 def _bare(floor: Floor, name: str, requests: int, rounds: int, case: Case) -> None:
     submit, total = Samples(), Samples()
-    submit_us, total_us = floor.measure(name, rounds, requests)
+    try:
+        submit_us, total_us = floor.measure(name, rounds, requests)
+    except NoSuchCase:
+        return  # older than CUDA 13
     submit.values.extend(submit_us)
     total.values.extend(total_us)
     case.add(submit, total, Samples(), 0)

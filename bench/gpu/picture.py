@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.gpu.goals import at
+from bench.gpu.goals import at, floor_of
 from bench.gpu.handoff import REQUESTS
 from bench.gpu.waynames import WAYS, WORDS
 
@@ -52,23 +52,18 @@ def _bars(axes: Any, groups: Sequence[str], series: Mapping[str, Sequence[float 
 def _totals(axes: Any, cases: Mapping[str, Any]) -> None:
     names = ["empty", *(f"{requests} requests" for requests in REQUESTS)]
     keys = ["empty 1", *(f"round {requests}" for requests in REQUESTS)]
+    floors = [floor_of(cases, key.replace("empty", "calls")) for key in keys]
     series = {
-        word: [
-            at(cases, f"{how} {'calls 1' if how == 'bare' and key == 'empty 1' else key}", "total_us", "p50")
-            for key in keys
-        ]
-        for how, word in (
-            ("bare", "bare C, same calls"),
-            ("nap", "product, daemon napping"),
-            ("spin", "product, daemon spinning"),
-        )
+        "bare C, same calls": [at(cases, floor, "total_us", "p50") for floor in floors],
+        "product, daemon napping": [at(cases, f"nap {key}", "total_us", "p50") for key in keys],
+        "product, daemon spinning": [at(cases, f"spin {key}", "total_us", "p50") for key in keys],
     }
     _bars(axes, names, series, "round, submit to consumed without a network, p50, us")
 
 
 def _submits(axes: Any, cases: Mapping[str, Any]) -> None:
     series = {
-        word: [at(cases, f"{how} round {requests}", "submit_us", key) for requests in REQUESTS]
+        word: [at(cases, floor_of(cases, f"round {requests}") if how == "bare" else f"{how} round {requests}", "submit_us", key) for requests in REQUESTS]
         for how, key, word in (("bare", "p50", "bare C, p50"), ("bare", "p99", "bare C, p99"), ("shim", "p99", "from Python, p99"), ("shim", "p50", "from Python, p50"))
     }  # fmt: skip
     _bars(axes, [f"{requests} requests" for requests in REQUESTS], series, "submit, us of the engine's thread")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.gpu.goals import at, ratio
+from bench.gpu.goals import at, floor_of, ratio
 from bench.gpu.handoff import REQUESTS
 from bench.gpu.waynames import WAYS, WORDS
 
@@ -59,7 +59,8 @@ def _empty(cases: Mapping[str, Any]) -> Table:
         "bare empty 1": "bare C: write and wait in one call, write", "bare unbatched 1": "bare C: write, wait, write",
         "bare chain 1": "bare C: the first, back to back in the stream", "bare hostfunc 1": "cuLaunchHostFunc, write",
         "bare event 1": "event, waited for spinning, write", "bare blocking 1": "event, waited for asleep, write",
-        "bare calls 1": "bare C: the calls of an empty round", "spin empty 1": "the product, daemon spinning",
+        "bare calls 1": "bare C: the calls of an empty round", "bare calls-together 1": "bare C: the same, flat copies in one call",
+        "spin empty 1": "the product, daemon spinning",
         "nap empty 1": "the product, daemon napping", "shim empty 1": "the product with a worker, daemon spinning",
     }  # fmt: skip
     floor = at(cases, "bare empty 1", "total_us", "p50")
@@ -79,7 +80,8 @@ def _empty(cases: Mapping[str, Any]) -> Table:
 def _whole(cases: Mapping[str, Any]) -> Table:
     rows = []
     for requests in REQUESTS:
-        bare, spin, nap, shim = (cases.get(f"{how} round {requests}", {}) for how in ("bare", "spin", "nap", "shim"))
+        spin, nap, shim = (cases.get(f"{how} round {requests}", {}) for how in ("spin", "nap", "shim"))
+        bare = cases.get(floor_of(cases, f"round {requests}"), {})
         floor = at(bare, "total_us", "p50")
         rows.append((
             str(requests), _pair(bare, "submit_us"), _pair(spin, "submit_us"), _pair(shim, "submit_us"),
@@ -90,7 +92,14 @@ def _whole(cases: Mapping[str, Any]) -> Table:
     head = (
         "requests", "submit, bare C", "from Python", "with a worker", "x", "total, bare C", "spinning", "x", "napping", "with a worker",
     )  # fmt: skip
-    return Table("Whole rounds, 6 rows of 30,720 bytes a request, us, p50 / p99", head, rows)
+    copies = (
+        "together, as the product's"
+        if "together" in floor_of(cases, "round 3")
+        else "one by one, the product's together"
+    )
+    return Table(
+        f"Whole rounds, 6 rows of 30,720 bytes a request, us, p50 / p99; bare C's flat copies {copies}", head, rows
+    )
 
 
 def _copies(cases: Mapping[str, Any]) -> Table:
@@ -100,6 +109,12 @@ def _copies(cases: Mapping[str, Any]) -> Table:
         for requests in (3, 16)
         for how, text in named.items()
         if (case := cases.get(f"{how} round {requests}"))
+    ]
+    rows += [
+        (f"bare C, {text}, {requests} requests", _pair(case, "submit_us"), _pair(case, "total_us"))
+        for requests in (3, 16)
+        for how, text in (("round", "one by one"), ("round-together", "flat copies in one call"))
+        if (case := cases.get(f"bare {how} {requests}"))
     ]
     return Table("How the copies of a round are enqueued, us", ("", "submit p50 / p99", "total p50 / p99"), rows)
 

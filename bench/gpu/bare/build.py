@@ -21,6 +21,10 @@ class BareError(Exception):
     """A bare program cannot be built or does not answer; the message says why."""
 
 
+class NoSuchCase(BareError):
+    """The program was built without it."""
+
+
 def toolkit() -> Path:
     """Return where CUDA's headers are. Raises BareError where they are not."""
     for place in (os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
@@ -35,7 +39,7 @@ def build(program: Path, to: Path) -> Path:
     extra = _runtime_part(program, to)
     command = [
         os.environ.get("CC", "gcc"), *FLAGS, f"-I{toolkit() / 'include'}", f"-I{HERE}", *(["-DWITH_RUNTIME"] if extra else []),
-        str(program), str(HERE / "cu.c"), *extra, "-o", str(target), "-pthread", "-ldl",
+        str(program), *map(str, program.parent.glob(f"{program.stem}?*.c")), str(HERE / "cu.c"), *extra, "-o", str(target), "-pthread", "-ldl",
     ]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
@@ -109,5 +113,5 @@ class Floor:
             raise BareError(f"the bare program ended in {case} with status {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise BareError(f"{case}: {answer['error']}")
+            raise NoSuchCase(f"{case}: {answer['error']}")
         return [ns / 1e3 for ns in answer["submit_ns"]], [ns / 1e3 for ns in answer["total_ns"]]

@@ -23,7 +23,13 @@
     X(cuMemcpy2DAsync) X(cuMemcpyHtoD) X(cuMemsetD32Async) X(cuModuleLoadData) X(cuModuleGetFunction)                  \
     X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLaunchKernel) X(cuStreamCreateWithPriority)                         \
     X(cuCtxGetStreamPriorityRange) X(cuGraphCreate) X(cuGraphAddBatchMemOpNode) X(cuGraphInstantiateWithFlags)         \
-    X(cuGraphLaunch)
+    X(cuGraphLaunch) CU_NEWER(X)
+
+#if CUDA_VERSION >= 13000
+#define CU_NEWER(X) X(cuMemcpyBatchAsync)
+#else
+#define CU_NEWER(X)
+#endif
 
 /* Through one more macro: cuda.h renames functions (cuMemFree is cuMemFree_v2), members and symbols alike. */
 #define CU_MEMBER(name) __typeof__(name) *name;

@@ -12,10 +12,11 @@
  *     blocking    the same, asleep while it waits
  *     calls       as `round`, but no rows: 4 header copies, write and wait, reply copy, write
  *     round       4 header copies, positions, tokens, rows from 3 arrays, write and wait, reply copy, write
+ *     calls-together, round-together   the same with the flat copies in one call, CUDA 13: what the product enqueues
  *
  * submit: until the last call has returned. total: until the CPU sees the stream's last write. Both from before the first call.
  */
-#include "cu.h"
+#include "floor.h"
 
 #include <signal.h>
 #include <string.h>
@@ -23,34 +24,6 @@
 #include <unistd.h>
 
 #define WARM 200
-#define SOURCES 3
-#define ROW_BYTES 30720
-#define WIDTH (ROW_BYTES / SOURCES)
-#define ROWS 6 /* of a request: k + 1 */
-#define DRAFTS 5
-#define MAX_REQUESTS 16
-#define STATE_SLOTS 64
-#define MAX_ROWS (ROWS * MAX_REQUESTS)
-
-struct shared {
-    struct word active, gathered, released, consumed;
-    _Alignas(4096) unsigned char header[4][STATE_SLOTS * 8];
-    int64_t reply[MAX_REQUESTS * DRAFTS];
-    int64_t positions[MAX_ROWS];
-    int32_t tokens[MAX_ROWS];
-    unsigned char rows[MAX_ROWS * ROW_BYTES];
-};
-
-struct floor {
-    struct cu cu;
-    struct shared *shared;
-    CUstream stream;
-    CUevent spinning, blocking;
-    CUdeviceptr headers, positions, tokens, source[SOURCES], drafts;
-    uint32_t round, requests;
-};
-
-typedef void (*round_fn)(struct floor *f, uint32_t t);
 
 static void respond(struct shared *s)
 {
@@ -73,112 +46,6 @@ static void respond(struct shared *s)
         atomic_store_explicit(&s->released.value, t, memory_order_release);
     }
 }
-
-static void write_wait(struct floor *f, uint32_t t)
-{
-    CUstreamBatchMemOpParams ops[2] = {0};
-
-    ops[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    ops[0].writeValue.address = cu_address(&f->shared->gathered);
-    ops[0].writeValue.value = t;
-    ops[1].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    ops[1].waitValue.address = cu_address(&f->shared->released);
-    ops[1].waitValue.value = t;
-    ops[1].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-    CU_DO(&f->cu, cuStreamBatchMemOp, f->stream, 2, ops, 0);
-}
-
-static void consume(struct floor *f, uint32_t t)
-{
-    CU_DO(&f->cu, cuStreamWriteValue32, f->stream, cu_address(&f->shared->consumed), t, 0);
-}
-
-static void empty(struct floor *f, uint32_t t)
-{
-    write_wait(f, t);
-    consume(f, t);
-}
-
-static void unbatched(struct floor *f, uint32_t t)
-{
-    CU_DO(&f->cu, cuStreamWriteValue32, f->stream, cu_address(&f->shared->gathered), t, 0);
-    CU_DO(&f->cu, cuStreamWaitValue32, f->stream, cu_address(&f->shared->released), t, CU_STREAM_WAIT_VALUE_GEQ);
-    consume(f, t);
-}
-
-static void CUDA_CB host_function(void *argument)
-{
-    (void)argument;
-}
-
-static void hostfunc(struct floor *f, uint32_t t)
-{
-    CU_DO(&f->cu, cuLaunchHostFunc, f->stream, host_function, NULL);
-    consume(f, t);
-}
-
-static void event(struct floor *f, uint32_t t)
-{
-    CU_DO(&f->cu, cuEventRecord, f->spinning, f->stream);
-    CU_DO(&f->cu, cuEventSynchronize, f->spinning);
-    consume(f, t);
-}
-
-static void blocking(struct floor *f, uint32_t t)
-{
-    CU_DO(&f->cu, cuEventRecord, f->blocking, f->stream);
-    CU_DO(&f->cu, cuEventSynchronize, f->blocking);
-    consume(f, t);
-}
-
-static void headers(struct floor *f)
-{
-    size_t bytes[4] = {f->requests * sizeof(int32_t), f->requests * sizeof(int32_t), STATE_SLOTS * 8, STATE_SLOTS * 4};
-
-    for (int i = 0; i < 4; i++)
-        CU_DO(&f->cu, cuMemcpyDtoHAsync, f->shared->header[i], f->headers + (CUdeviceptr)i * sizeof(f->shared->header[0]), bytes[i], f->stream);
-}
-
-static void park_and_take(struct floor *f, uint32_t t)
-{
-    write_wait(f, t);
-    CU_DO(&f->cu, cuMemcpyHtoDAsync, f->drafts, f->shared->reply, f->requests * DRAFTS * sizeof(int64_t), f->stream);
-    consume(f, t);
-}
-
-static void calls(struct floor *f, uint32_t t)
-{
-    headers(f);
-    park_and_take(f, t);
-}
-
-static void rows(struct floor *f)
-{
-    for (int i = 0; i < SOURCES; i++) {
-        CUDA_MEMCPY2D copy = {
-            .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = f->source[i], .srcPitch = WIDTH,
-            .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = f->shared->rows + i * WIDTH, .dstPitch = ROW_BYTES,
-            .WidthInBytes = WIDTH, .Height = (size_t)f->requests * ROWS,
-        };
-        CU_DO(&f->cu, cuMemcpy2DAsync, &copy, f->stream);
-    }
-}
-
-static void whole(struct floor *f, uint32_t t)
-{
-    headers(f);
-    CU_DO(&f->cu, cuMemcpyDtoHAsync, f->shared->positions, f->positions, f->requests * ROWS * sizeof(int64_t), f->stream);
-    CU_DO(&f->cu, cuMemcpyDtoHAsync, f->shared->tokens, f->tokens, f->requests * ROWS * sizeof(int32_t), f->stream);
-    rows(f);
-    park_and_take(f, t);
-}
-
-static const struct {
-    const char *name;
-    round_fn fn;
-} cases[] = {
-    {"empty", empty}, {"unbatched", unbatched}, {"hostfunc", hostfunc}, {"event", event}, {"blocking", blocking}, {"calls", calls}, {"round", whole},
-};
 
 static void await(struct floor *f, uint32_t t)
 {
@@ -228,7 +95,7 @@ static void chain(struct floor *f, uint32_t rounds)
     atomic_store(&f->shared->active.value, 0);
     sleep_ns(1000000);
     for (uint32_t i = 0; i < rounds; i++)
-        empty(f, ++f->round);
+        floor_empty(f, ++f->round);
     began = now_ns();
     atomic_store(&f->shared->active.value, 1);
     while ((int32_t)(atomic_load(&f->shared->consumed.value) - first) < 0) {
@@ -241,11 +108,8 @@ static void chain(struct floor *f, uint32_t rounds)
 
 static void obey(struct floor *f, const char *name, uint32_t rounds)
 {
-    round_fn fn = NULL;
+    round_fn fn = floor_round(name);
 
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-        if (!strcmp(cases[i].name, name))
-            fn = cases[i].fn;
     atomic_store(&f->shared->active.value, 1);
     if (fn)
         measure(f, fn, rounds);
