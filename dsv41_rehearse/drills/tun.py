@@ -117,8 +117,8 @@ def _host(address: str, other: str) -> tuple[int, int]:
     return device, os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
-class _Carrier:
-    """Carries packets between the two devices."""
+class Carrier:
+    """Carries packets between two devices, whose reads and writes do not block."""
 
     def __init__(self, board: Board, devices: tuple[int, int], seed: int) -> None:
         self._board, self._chance = board, random.Random(seed)
@@ -133,11 +133,15 @@ class _Carrier:
     def run(self) -> None:
         """Until the process ends."""
         while True:
-            wait_ms = (self._queue[0][0] - time.monotonic()) * 1e3 if self._queue else 100.0
-            for device, _ in self._poll.poll(max(0.0, min(100.0, wait_ms))):
-                self._take(device)
-            self._deliver()
-            self._board.counts = self._carried, self._lost, self._overtaken
+            self.turn()
+
+    def turn(self) -> None:
+        """Wait for a packet that comes or is due; take and deliver what there is."""
+        wait_ms = (self._queue[0][0] - time.monotonic()) * 1e3 if self._queue else 100.0
+        for device, _ in self._poll.poll(max(0.0, min(100.0, wait_ms))):
+            self._take(device)
+        self._deliver()
+        self._board.counts = self._carried, self._lost, self._overtaken
 
     def _take(self, device: int) -> None:
         weather, now = self._board.weather, time.monotonic()
@@ -184,7 +188,7 @@ def main() -> int:
     said = {"event": "ready", "timestamp": now, "near": near_space, "far": far_space}
     sys.stderr.write(json.dumps(said) + "\n")
     sys.stderr.flush()
-    _Carrier(Board(Path(sys.argv[1])), (near, far), int(sys.argv[2])).run()
+    Carrier(Board(Path(sys.argv[1])), (near, far), int(sys.argv[2])).run()
     return 0
 
 

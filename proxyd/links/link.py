@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from proxyd.sessions.roundloop import RoundLoop
 
 
+# libzmq gives each connection to the one with the fewest: a worker that floods delays only who shares its thread.
+IO_THREADS: Final = 4
 HIGH_WATER: Final = 4  # messages: one round is outstanding, the rest is control
 # A worker that is back is to draft within a second, also where its host answered nothing meanwhile.
 CONNECT_TIMEOUT_MS: Final = 500
@@ -50,7 +52,7 @@ class Links:
         self.endpoint = endpoint
         self._curve = curve
         self._zmq = _load()
-        self._context = zmq.Context(io_threads=1)
+        self._context = zmq.Context(io_threads=IO_THREADS)
         self._tags = itertools.count(1)
         try:
             self.check(endpoint)
