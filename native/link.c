@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 #define DRAIN_AT_ONCE 64     /* messages taken at a time: the beat must go on whatever the worker sends */
+#define FIRST_REOPEN 16      /* the first OPEN again comes after so small a part of the configured time, each refusal doubles it */
+#define LASTED 4             /* a link that was up for so many of these times begins anew */
 #define MOST_SENSELESS 1024  /* messages in a row that make no sense: the link is dropped */
 
 static void set_state(struct hfd_loop *l, enum hfd_link_state state)
@@ -142,6 +144,18 @@ static void take_down(struct hfd_loop *l, const struct hfd_incoming *in)
         hfd_loop_say(l, &event);
 }
 
+/* The first refusal may be a mistake: a worker that was busy can read the OPEN of a session that is long over behind ours,
+   and then takes ours for the older one. Further ones are meant: two daemons that take each other's place do so seldom. */
+static uint64_t reopen_after(const struct hfd_loop *l)
+{
+    const struct hfd_link *k = &l->link;
+    uint64_t most = l->config.reopen_ns;
+    bool lasted = k->state == HFD_LINK_UP && hf_now_ns() - k->changed_ns >= LASTED * most;
+    uint64_t next = k->reopen_after_ns && !lasted ? 2 * k->reopen_after_ns : most / FIRST_REOPEN;
+
+    return next < most ? next : most;
+}
+
 static void take_answer(struct hfd_loop *l, enum hfd_link_state state, const unsigned char *body, uint32_t bytes)
 {
     struct hfd_event event = {
@@ -151,6 +165,8 @@ static void take_answer(struct hfd_loop *l, enum hfd_link_state state, const uns
         .body_bytes = bytes,
     };
 
+    if (state == HFD_LINK_REFUSED)
+        l->link.reopen_after_ns = reopen_after(l);
     set_state(l, state);
     l->link.succeeds = false;
     if (state == HFD_LINK_REFUSED)
@@ -276,7 +292,7 @@ void hfd_link_tend(struct hfd_loop *l)
         return;
     if (k->state == HFD_LINK_OPENING && since >= c->open_limit_ns)
         hfd_link_condemn(l, "the worker does not answer OPEN");
-    else if (k->state == HFD_LINK_REFUSED && c->reopen_ns && since >= c->reopen_ns)
+    else if (k->state == HFD_LINK_REFUSED && c->reopen_ns && since >= k->reopen_after_ns)
         hfd_link_open(l);
     else if (k->state == HFD_LINK_UP && k->pinged_ns && now_ns - k->pinged_ns >= c->ping_limit_ns)
         hfd_link_condemn(l, "the worker is silent: it does not answer PING");

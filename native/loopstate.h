@@ -52,6 +52,7 @@ struct hfd_link {
     uint32_t ping;            /* its number */
     bool pong_due;
     uint32_t senseless;       /* messages in a row that were dropped */
+    uint64_t reopen_after_ns; /* from the newest REFUSED to the next OPEN; 0: there was none on this link */
 };
 
 /* The round that a reply is awaited for. */

@@ -92,6 +92,22 @@ def test_a_refusal_is_tried_again_after_a_while(worker: FakeWorker) -> None:
         loop.wait_for(EventKind.LINK_UP)
 
 
+def test_a_refusal_by_mistake_costs_a_moment_and_those_that_are_meant_more(worker: FakeWorker) -> None:
+    """A worker that was busy reads the OPEN of an older session last, and says that ours was replaced."""
+    waits = []
+    with running(worker, reopen_ns=1600 * MS) as loop:
+        loop.up(worker)
+        for again in (lambda: worker.expect(Kind.OPEN), lambda: worker.expect(Kind.OPEN), worker.open):
+            worker.refuse("replaced")
+            refused = time.monotonic()
+            again()
+            waits.append(time.monotonic() - refused)
+        loop.wait_for(EventKind.LINK_UP)
+    for wait, least in zip(waits, (0.1, 0.2, 0.4), strict=True):
+        assert wait >= 0.95 * least
+    assert waits[0] < 1.6, "sooner than the configured time"
+
+
 def test_a_worker_may_refuse_later(worker: FakeWorker) -> None:
     """It was restarted behind the same connection, or another session took this one's place."""
     with running(worker) as loop:
