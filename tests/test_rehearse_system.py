@@ -84,7 +84,7 @@ def test_the_demo(tmp_path: Path) -> None:
 def test_mock_drafts_and_rows_are_bit_exact(tmp_path: Path, concurrency: int, rounds: int) -> None:
     report = run(
         tmp_path, "demo", "--no-kill", "--drafter", "mock", "--rounds", str(rounds), "--concurrency", str(concurrency),
-        "--gpu-ms", "0.1", "--simulate-acceptance",
+        "--gpu-ms", "0.1", "--simulate-acceptance", "--arrival-steps", "30",
     )  # fmt: skip
     assert report["scenario"]["row_bytes"] == 30_720
     assert report["rounds"]["OK"] >= rounds * 0.99
