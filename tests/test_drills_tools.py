@@ -8,7 +8,10 @@ import contextlib
 import logging
 import os
 import random
+import signal
 import socket
+import subprocess
+import sys
 import time
 
 from pathlib import Path
@@ -154,3 +157,40 @@ def test_weather_is_shown_across_processes(tmp_path: Path) -> None:
     assert other.weather == Weather(loss=0.25, delay_ms=3.0, cut=True)
     other.counts = 5, 6, 7
     assert one.counts == (5, 6, 7)
+
+
+FORKED = """
+import threading, time
+from dsv41_rehearse import interrupts
+from dsv41_rehearse.drills.forked import living_child
+
+def act():
+    with living_child():
+        print("there", flush=True)
+        time.sleep(0.5)
+
+with interrupts.heeded():
+    thread = threading.Thread(target=act)
+    try:
+        thread.start()
+        thread.join()
+    except KeyboardInterrupt:
+        thread.join()
+        print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_a_forked_child_too() -> None:
+    """It comes to the whole group: the child of a drill once went on with the drill's own work then, and was waited for without end."""
+    drill = subprocess.Popen([sys.executable, "-c", FORKED], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert drill.stdout is not None
+        assert drill.stdout.readline() == "there\n"
+        os.killpg(drill.pid, signal.SIGINT)
+        assert drill.communicate(timeout=20)[0] == "interrupted\n"
+        with pytest.raises(ProcessLookupError):
+            os.killpg(drill.pid, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(drill.pid, signal.SIGKILL)
+        drill.wait()

@@ -30,14 +30,17 @@ MORE_MS: Final = 20.0
 
 
 @contextmanager
-def _child() -> Iterator[None]:
+def living_child() -> Iterator[None]:
     """Meanwhile this process, the engine, has a forked child."""
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(tell)
-        os.read(told, 1)
-        os._exit(0)
+        try:
+            os.close(tell)
+            os.read(told, 1)
+        finally:
+            # Ctrl-C comes to the whole group: what it raises must not go on with the engine's work in here.
+            os._exit(0)
     os.close(told)
     try:
         yield
@@ -61,8 +64,8 @@ class Forks:
         for number in range(self.times):
             for child in (False, True):
                 pause(drafting, 0.2)
-                self._engine_killed(f"forking-{number}-{child}", child=child)
-            with _child():
+                self._engine_killed(drafting, f"forking-{number}-{child}", child=child)
+            with living_child():
                 pause(drafting, 0.2)
                 self._daemon_killed(drafting, child=True)
             self._daemon_killed(drafting, child=False)
@@ -71,7 +74,7 @@ class Forks:
         self.killed[child].append(kill_daemon(self.stage, drafting))
         self.stage.planned = len(self.killed[True]) + len(self.killed[False])
 
-    def _engine_killed(self, name: str, *, child: bool) -> None:
+    def _engine_killed(self, drafting: ShimDrafting, name: str, *, child: bool) -> None:
         command = [
             sys.executable,
             "-W",
@@ -90,11 +93,10 @@ class Forks:
                 return
             killed = time.monotonic()
             engine.kill()
-            while not events(self.stage.newest_daemon, "session over", engine=name):
-                if time.monotonic() > killed + OVER_S:
-                    self.faults.append(f"{name}: the daemon did not notice its end")
-                    return
-                time.sleep(0.002)
+            daemon = self.stage.newest_daemon
+            if not drafting.sessions.wait(lambda: bool(events(daemon, "session over", engine=name)), OVER_S):
+                self.faults.append(f"{name}: the daemon did not notice its end")
+                return
             self.gone_ms[child].append((time.monotonic() - killed) * 1e3)
             # The child ends with its standard input.
 
