@@ -139,7 +139,12 @@ class Settings:
     ] = 500.0
     spin_us: Annotated[
         float,
-        At("loop.spin_us", Number(0, 10_000, "us"), Effect.NEXT_SESSION, "the longest spin, while a gather is near and behind a round"),
+        At(
+            "loop.spin_us",
+            Number(0, 10_000, "us"),
+            Effect.NEXT_SESSION,
+            "the longest spin, while a gather is near and behind a round",
+        ),
     ] = 50.0
     nap_us: Annotated[
         float,
