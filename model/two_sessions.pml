@@ -312,9 +312,7 @@ inline look(must) {             /* look_at_rounds. must: the session is lost, wh
        atomic { t = w+i+1;
                 if :: (vr[ix(r,t)] == t && vs[ix(r,t)] == OPEN) ->
                         if :: swap(s,r,t,EXPIRED,won)
-#ifndef M_DECIDED
                            :: !must -> order = 0
-#endif
                         fi
                    :: else -> skip fi;
                 if :: order -> top = t :: else -> skip fi; i++; t = 0 };

@@ -54,7 +54,7 @@ QUICK: Final = (
     # The longest first, so that two cores end together.
     _one("sound", "SLEEP", 1),
     _two("sound", "ADOPT FAIL", 1, 1),
-    _one("sound", "", 2),
+    _one("sound", "", 3),
     _two("sound", "ADOPT", 2, 1),
     _two("sound", "ADOPT CTX", 1, 1),
     _two("sound", "NEWREG", 1, 1),
@@ -122,8 +122,11 @@ LONG: Final = (
     _two("sound", "ADOPT RING", 3, 1),
     _two("sound", "ADOPT REOFFER", 2, 1),
     _two("sound", "NEWREG", 2, 2),
-    _one("sound", "", 3),
-    _one("sound", "CTX", 2),
-    _one("sound", "FAIL", 2),
+    _two("sound", "ADOPT NEWREG FAIL", 1, 1),
+    _two("sound", "ADOPT RING CTX", 2, 1),
+    _two("sound", "ADOPT FAIL CTX", 2, 1),
+    _one("sound", "", 5),
+    _one("sound", "CTX", 3),
+    _one("sound", "FAIL", 3),
     _one("sound", "CTX CLOCK", 2),
 )
