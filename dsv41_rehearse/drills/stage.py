@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from dsv41_rehearse.audit_compare import Comparison, compare
+from dsv41_rehearse.audit_compare import AuditError, Comparison, compare
 from dsv41_rehearse.drafting import ShimDrafting
 from dsv41_rehearse.drill import BACK_S
 from dsv41_rehearse.drill import Drill as ActThread
@@ -38,10 +38,11 @@ Act = Callable[[Engine, ShimDrafting], None]
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a run. ``releases``: the rounds that the watchdog let go."""
+    """What came of a run. ``releases``: the rounds that the watchdog let go. ``unread``: why its audit could not be compared."""
 
     driven: Driven
     report: RunReport
+    unread: list[str]
 
     @property
     def releases(self) -> list[Release]:
@@ -54,6 +55,7 @@ class Played:
         row.leaks += self.report.left_over
         row.target_only = self.report.target_only_steps
         row.faults += [fault for fault in self.report.faults if not fault.startswith(LEFT_OVER)]
+        row.faults += self.unread
         row.details["rounds"] = dict(self.report.rounds)
         row.details["skipped"] = {why: n for why, n in self.report.skipped.items() if n}
         row.details["steps"] = self.report.steps
@@ -173,10 +175,15 @@ class Stage:
         driven = drive(how, watch or Silent())
         left_over = self.stack.end_processes()
         compared: Comparison | None = None
-        if self.audit and driven.books.sessions:
-            compared = compare(self.audit_directory, scenario.drafts, driven.books.sessions)
+        unread: list[str] = []
+        try:
+            if self.audit and driven.books.sessions:
+                compared = compare(self.audit_directory, scenario.drafts, driven.books.sessions)
+        except AuditError as error:
+            # What else the run showed is not lost with it.
+            unread.append(str(error))
         self._thread.planned = self.planned or 0
-        return Played(driven, report(how, driven, compared, left_over, expect_ok=self.planned is not None))
+        return Played(driven, report(how, driven, compared, left_over, expect_ok=self.planned is not None), unread)
 
     def start_engine(self, *arguments: str, name: str = "engine") -> Child:
         """Start an engine stand-in as a process of its own (``dsv41-rehearse run``). ``engine_report`` waits for its end."""
