@@ -9,8 +9,6 @@
 #include <stdlib.h>
 
 #define DRAIN_AT_ONCE 64     /* messages taken at a time: the beat must go on whatever the worker sends */
-#define FIRST_REOPEN 16      /* the first OPEN again comes after so small a part of the configured time, each refusal doubles it */
-#define LASTED 4             /* a link that was up for so many of these times begins anew */
 #define MOST_SENSELESS 1024  /* messages in a row that make no sense: the link is dropped */
 
 static void set_state(struct hfd_loop *l, enum hfd_link_state state)
@@ -29,11 +27,6 @@ static void set_state(struct hfd_loop *l, enum hfd_link_state state)
     /* Relaxed: for status only. */
     atomic_store_explicit(&l->shown_link, state, memory_order_relaxed);
     atomic_store_explicit(&l->up_ns, state == HFD_LINK_UP ? now : 0, memory_order_relaxed);
-}
-
-bool hfd_link_up(const struct hfd_loop *l)
-{
-    return l->link.state == HFD_LINK_UP && !l->link.condemned;
 }
 
 static bool usable(const struct hfd_loop *l)
@@ -60,11 +53,11 @@ static void return_link(struct hfd_loop *l, const char *reason)
 
 void hfd_link_take(struct hfd_loop *l, struct hfd_given *given)
 {
-    bool succeeds = hfd_link_up(l) || hfd_link_coming(l);
+    struct hfd_link next = {.transport = given->transport, .tag = given->tag, .open = given->open, .ready = true};
 
+    next.succeeds = hfd_link_up(l) || hfd_link_coming(l);
     return_link(l, "another link was given");
-    l->link = (struct hfd_link){.transport = given->transport, .tag = given->tag, .open = given->open, .ready = true};
-    l->link.succeeds = succeeds;
+    l->link = next;
     free(given);
     set_state(l, HFD_LINK_CONNECTING);
     HFD_COUNT(l, links_taken, 1);
@@ -144,18 +137,6 @@ static void take_down(struct hfd_loop *l, const struct hfd_incoming *in)
         hfd_loop_say(l, &event);
 }
 
-/* The first refusal may be a mistake: a worker that was busy can read the OPEN of a session that is long over behind ours,
-   and then takes ours for the older one. Further ones are meant: two daemons that take each other's place do so seldom. */
-static uint64_t reopen_after(const struct hfd_loop *l)
-{
-    const struct hfd_link *k = &l->link;
-    uint64_t most = l->config.reopen_ns;
-    bool lasted = k->state == HFD_LINK_UP && hf_now_ns() - k->changed_ns >= LASTED * most;
-    uint64_t next = k->reopen_after_ns && !lasted ? 2 * k->reopen_after_ns : most / FIRST_REOPEN;
-
-    return next < most ? next : most;
-}
-
 static void take_answer(struct hfd_loop *l, enum hfd_link_state state, const unsigned char *body, uint32_t bytes)
 {
     struct hfd_event event = {
@@ -166,7 +147,7 @@ static void take_answer(struct hfd_loop *l, enum hfd_link_state state, const uns
     };
 
     if (state == HFD_LINK_REFUSED)
-        l->link.reopen_after_ns = reopen_after(l);
+        l->link.reopen_after_ns = hfd_link_reopen_after(l);
     set_state(l, state);
     l->link.succeeds = false;
     if (state == HFD_LINK_REFUSED)

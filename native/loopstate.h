@@ -163,6 +163,8 @@ bool hfd_link_up(const struct hfd_loop *l);
 bool hfd_link_coming(const struct hfd_loop *l);
 /* Waits for that, for half of the network timeout at most and then not again. HF_OPEN: rounds can be sent. */
 enum hf_verdict hfd_link_await(struct hfd_loop *l, uint64_t began_ns);
+/* How long after the REFUSED that is at hand OPEN is sent again. */
+uint64_t hfd_link_reopen_after(const struct hfd_loop *l);
 /* Of rounds that cannot. */
 enum hf_verdict hfd_link_verdict(const struct hfd_loop *l);
 /* Sends OPEN (again). */
