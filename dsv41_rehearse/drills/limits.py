@@ -38,6 +38,7 @@ CPU_PERCENT: Final = 60.0  # of a core: a listener that spins takes all of one
 OVER_S: Final = 1.0
 CTL_S: Final = 20.0
 JUNK: Final = 20
+SAID_S: Final = 3.0
 LARGE: Final = msgspec.structs.replace(GEOMETRY, ring_bytes=64 << 20)
 
 
@@ -141,6 +142,8 @@ class Limits:
         pause(drafting, 0.1)
         self.disk.empty()
         self._works("with room again")
+        # Behind the first line that is taken again, which comes after the answer.
+        drafting.sessions.wait(lambda: bool(events(self.daemon, "log lines lost")), SAID_S)
         lost = events(self.daemon, "log lines lost")
         if lost:
             self.reasons["disk"] = f"{lost[-1]['lines']} lines: {lost[-1]['reason']}"
