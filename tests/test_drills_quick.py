@@ -14,7 +14,19 @@ from dsv41_rehearse.drills.drill import Plan
 from dsv41_rehearse.drills.runner import settled
 
 
-@pytest.mark.parametrize("name", ["daemon-kill", "daemon-stop-short", "session-resets", "drain", "adoption-refused"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "daemon-kill",
+        "daemon-stop-short",
+        "session-resets",
+        "drain",
+        "adoption-refused",
+        "worker-garbage",
+        "limits",
+        "endpoint-change",
+    ],
+)
 def test_a_drill_finds_nothing_wrong(name: str) -> None:
     row = settled(registry.DRILLS[name], Plan("quick", 1, Console(file=io.StringIO())))
     if row.verdict in {"STALLED", "SKIPPED"}:

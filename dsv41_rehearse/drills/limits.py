@@ -57,6 +57,7 @@ class Limits:
         steps: list[Callable[[ShimDrafting], None]] = [self._unlocked, self._descriptors, self._map, self._memfd]
         steps += [self._disk_full] if self.disk is not None else []
         self._works("before any limit")
+        pause(drafting, OVER_S)  # and over again
         held = unharmed.Held(self.daemon.pid)
         for _ in range(self.times):
             for step in steps:
