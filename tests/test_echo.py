@@ -14,8 +14,8 @@ import pytest
 
 from cuda_harness import cuda
 from engine_harness import LARGE, Ask, Device
-from proxyd_harness import Daemon
-from test_selftest import ME, shim_on
+from proxyd_harness import PATIENCE_S, Daemon
+from test_selftest import ME, echoed, shim_on
 
 from engine_shim import ConnectionRefusedByDaemon, SessionOptions, connect
 
@@ -53,8 +53,11 @@ def test_an_echo_as_slow_as_a_network_timeout_is_refused(short_dir: Path) -> Non
 
 
 def test_an_echo_session_says_nothing_about_workers(short_dir: Path) -> None:
-    with Daemon(short_dir) as daemon, cuda() as gpu, shim_on(gpu, daemon.path):
-        assert daemon.scrape()
+    with Daemon(short_dir) as daemon, cuda() as gpu, shim_on(gpu, daemon.path) as shim:
+        echoed(gpu, shim)
+        counted = daemon.scrape()
+        assert not any("worker_up{" in name or "breaker_open{" in name for name in counted)
+        assert not any(value for name, value in counted.items() if "rounds_total{" in name or "_seconds_count" in name)
         look = subprocess.run(
             [sys.executable, "-m", "proxyd.operator.ctl", "--socket", str(daemon.path), "status", "--json"],
             cwd=ROOT, capture_output=True, text=True, check=False,
@@ -62,3 +65,6 @@ def test_an_echo_session_says_nothing_about_workers(short_dir: Path) -> None:
         status = json.loads(look.stdout)
         assert not status["healthy"]
         assert [session["endpoint"] for session in status["sessions"]] == ["echo"]
+        shim.close(PATIENCE_S)
+        daemon.exactly("session over", 3)  # two of the shim's own test
+        assert not any(value for name, value in daemon.scrape().items() if "rounds_total{" in name)

@@ -253,10 +253,12 @@ class Server:
 
     def _snapshot(self) -> metrics.Snapshot:
         running = list(self._roster)
+        # A self-test's echoes say nothing of workers.
+        served = {(each.hello.engine.name, each.hello.engine.rank): each for each in running if not each.echoes}
         return metrics.Snapshot(
             tally=self._roster.tally(),
-            workers={(each.hello.engine.name, each.hello.engine.rank): each.worker_up for each in running},
-            breakers={(each.hello.engine.name, each.hello.engine.rank): each.loop.breaker_state() for each in running},
+            workers={engine: each.worker_up for engine, each in served.items()},
+            breakers={engine: each.loop.breaker_state() for engine, each in served.items()},
             worker_moves=self._workers.moves,
             ending=len(self._roster) - len(running),
             sessions_started=self._roster.started,

@@ -157,15 +157,17 @@ class Roster:
             session.end(reason)
 
     def tally(self) -> Tally:
-        """Return what all sessions, ended ones included, have counted."""
+        """Return what all sessions, ended ones included, have counted; a self-test's rounds are none of an engine's."""
         tally = Tally()
         tally.add(self._ended)
         for session in self._sessions.values():
-            tally.add_loop(session.loop)
+            if not session.echoes:
+                tally.add_loop(session.loop)
         return tally
 
     def _remove(self, session: Session, tally: Tally) -> None:
-        self._ended.add(tally)
+        if not session.echoes:
+            self._ended.add(tally)
         del self._sessions[session.number]
         if not self._sessions:
             self._on_empty()

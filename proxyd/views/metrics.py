@@ -80,7 +80,7 @@ class Snapshot:
     """
     What the control plane knows at one moment.
 
-    ``workers``: (engine, rank) -> whether its worker is up, for the sessions that run, ``breakers`` its breaker. ``handshakes``, ``reloads``: how many by outcome.
+    ``workers``: (engine, rank) -> whether its worker is up, for the sessions that run but self-tests', ``breakers`` its breaker. ``handshakes``, ``reloads``: how many by outcome.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -159,7 +159,7 @@ def _histograms(tally: Tally) -> Iterator[Metric]:
 
 
 def _sessions(snapshot: Snapshot) -> Iterator[Metric]:
-    sessions = GaugeMetricFamily(PREFIX + "sessions", "Engine sessions.", labels=["state"])
+    sessions = GaugeMetricFamily(PREFIX + "sessions", "Engine sessions, without self-tests.", labels=["state"])
     sessions.add_metric(["running"], len(snapshot.workers))
     sessions.add_metric(["ending"], snapshot.ending)
     yield sessions
