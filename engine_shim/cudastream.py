@@ -33,7 +33,7 @@ class CudaStream:
     environment's, else 1 where the driver can.
     ``async_refusal``: why no round can be parked here, None where nothing speaks against it; the self-test may find more.
     Raises StreamRefused, with what to do, for the legacy null stream, the per-thread default stream, a stream of another context and one
-    that is being captured; DriverFault where there is no driver.
+    that is being captured; DriverFault where there is no driver. A number that is no stream's is for the driver to find out: it may crash.
     """
 
     def __init__(self, handle: Any, *, driver: CudaDriver | None = None, copies: int | None = None) -> None:

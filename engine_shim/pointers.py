@@ -49,8 +49,15 @@ def handle_of(stream: Any) -> int:
     """
     Return the CUDA handle of a stream: a number, or torch's, CuPy's or any other that follows ``__cuda_stream__``.
 
-    Raises TypeError where it is none of these.
+    Raises TypeError where it is none of these, ValueError where the number can be no handle.
     """
+    handle = _handle_of(stream)
+    if not 0 <= handle < 1 << 64:
+        raise ValueError(f"{handle} is no handle of a CUDA stream: it has 64 bits and no sign")
+    return handle
+
+
+def _handle_of(stream: Any) -> int:
     if isinstance(stream, int):
         return stream
     for name in ("cuda_stream", "ptr"):  # torch, CuPy

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from engine_shim.pointers import View, address_of, source_of, view_of
+from engine_shim.pointers import View, address_of, handle_of, source_of, view_of
 
 
 class OnDevice:
@@ -57,3 +57,9 @@ def test_what_is_no_device_array_is_refused() -> None:
         address_of(np.zeros(3))
     with pytest.raises(TypeError, match="list is no device array"):
         address_of([1])
+
+
+@pytest.mark.parametrize("handle", [-1, 1 << 64])
+def test_a_number_that_can_be_no_handle(handle: int) -> None:
+    with pytest.raises(ValueError, match="is no handle of a CUDA stream"):
+        handle_of(handle)
