@@ -173,11 +173,19 @@ def check_writable(path: Path) -> None:
 
 
 def write(path: Path, report: object) -> None:
-    """Write a report, whole or not at all. Raises ReportError where that does not work."""
+    """
+    Write a report, a file whole or not at all. Raises ReportError where that does not work.
+
+    What is no file of its own (/dev/null, /dev/stdout, a pipe, a link) is written to and never replaced.
+    """
     values = asdict(report) if is_dataclass(report) and not isinstance(report, type) else report
+    text = json.dumps(values, indent=2, default=str) + "\n"
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        staged.write_text(json.dumps(values, indent=2, default=str) + "\n")
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_text(text)
+            return
+        staged.write_text(text)
         staged.replace(path)
     except OSError as error:
         staged.unlink(missing_ok=True)

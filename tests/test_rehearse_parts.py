@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
+import os
+import threading
 
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +23,7 @@ from dsv41_rehearse.drill import BOUND_MS, Drill, Loss
 from dsv41_rehearse.drive import Driven
 from dsv41_rehearse.gauge import Gauge, Level, grown
 from dsv41_rehearse.progress import said
-from dsv41_rehearse.report import ReportError
+from dsv41_rehearse.report import ReportError, write
 from dsv41_rehearse.samples import Few
 from dsv41_rehearse.sessions import Release, Sessions
 from dsv41_rehearse.timeline import Timeline
@@ -164,3 +167,24 @@ def test_a_picture_needs_a_place_and_the_extra(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ReportError, match=r"pip install 'dsv41-proxyd\[plot\]'"):
         picture.check(tmp_path / "run.png")
+
+
+def test_a_report_replaces_no_pipe_link_or_device(tmp_path: Path) -> None:
+    pipe, full, link = tmp_path / "pipe", tmp_path / "full", tmp_path / "link"
+    os.mkfifo(pipe)
+    said: list[str] = []
+    reader = threading.Thread(target=lambda: said.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write(pipe, {"a": 1})
+    assert pipe.is_fifo()
+    reader.join(20)
+    assert json.loads(said[0]) == {"a": 1}
+    link.symlink_to(tmp_path / "elsewhere")
+    write(link, {"b": 2})
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "elsewhere").read_text()) == {"b": 2}
+    full.symlink_to("/dev/full")
+    with pytest.raises(ReportError, match="No space left"):
+        write(full, {})
+    assert full.is_char_device()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "full", "link", "pipe"]
