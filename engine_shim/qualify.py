@@ -38,10 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ShimError as fault:
         sys.stderr.write(f"qualify: {fault}\n")
         return EXIT_UNREACHABLE
-    if options.json is not None:
-        options.json.write_text(report.json() + "\n", encoding="utf-8")
     sys.stdout.write(report.text() + "\n")
     sys.stdout.flush()
+    if options.json is not None:
+        try:
+            options.json.write_text(report.json() + "\n", encoding="utf-8")
+        except OSError as fault:
+            # What was found counts all the same.
+            sys.stderr.write(f"qualify: the report is not saved in {options.json}: {fault.strerror}\n")
+            sys.stderr.flush()
     if report.stuck:
         # Something of it is stuck in the driver, and would hold up an orderly end.
         os._exit(EXIT_REFUSED)

@@ -60,6 +60,13 @@ def test_qualify_prints_and_saves_what_it_found(short_dir: Path) -> None:
     assert {"kernel", "python", "machine"} <= set(saved["image"])
 
 
+def test_a_report_that_cannot_be_saved_is_printed_all_the_same(short_dir: Path) -> None:
+    status, text, _ = qualified(short_dir, f"--json={short_dir}/nowhere/report.json")
+    assert status == 0, text
+    assert "rounds may be parked on this device" in text
+    assert "nowhere/report.json: No such file or directory" in text
+
+
 @pytest.mark.parametrize(
     ("variables", "why"),
     [
