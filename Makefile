@@ -32,7 +32,12 @@ model-long: ## the same with more rounds: half an hour, a few GB
 	@$(GPU_PYTHON) scripts/check_model.py --long $(ARGS)
 
 test: lint ## lint, every test, the models, the decoders fuzzed for a moment
+ifneq ($(ARGS),)
 	@$(BIN)/python -m pytest -q --durations=10 $(ARGS)
+else
+	@$(BIN)/python -m pytest -q --durations=5 -m compute -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q --durations=10 -m 'not compute'
+endif
 	@$(MAKE) --no-print-directory model ARGS=
 	@$(MAKE) --no-print-directory fuzz SECONDS=$(if $(CI),60,3) ARGS=
 

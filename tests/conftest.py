@@ -18,6 +18,11 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TEMPORARY = pytest.StashKey[str]()
+# They compile and compute, and hold nothing against a clock: `make test` runs their files two at a time, before the others.
+COMPUTE: Final = {
+    "test_aarch64", "test_build", "test_engine_stress", "test_fuzz", "test_litmus", "test_litmus_relacy", "test_memory_model",
+    "test_model", "test_nap", "test_native_sanitized", "test_packaging", "test_setup", "test_stress",
+}  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,6 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_path stays where it was
     config.stash[TEMPORARY] = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="dsv41-t", dir="/tmp")
     config.pluginmanager.import_plugin("stalls")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in COMPUTE:
+            item.add_marker(pytest.mark.compute)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

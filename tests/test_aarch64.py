@@ -50,7 +50,7 @@ INSTRUCTIONS: Final = {
     },
     "engine.c": {"hfe_give_up": f"{RAISE} stlr"},
     "watchdog.c": {
-        "hfe_watchdog_wake": "dmb stlr",
+        "hfe_watchdog_wake": "dmb stlr ldxr stxr",
         "hfe_watchdog_ready": "ldar",
         "finished": "ldar ldar",
         "watch": "dmb stlr",

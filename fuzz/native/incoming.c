@@ -140,7 +140,7 @@ static void put_message(struct cursor *c, struct fake_queue *q)
     uint8_t type = cursor_u8(c), spoil = cursor_u8(c);
     size_t want = cursor_u8(c), got;
     const uint8_t *body = cursor_bytes(c, want, &got);
-    size_t bytes = spoil & 1 ? BIG_BYTES - (spoil >> 4) * 512 : got;
+    size_t bytes = spoil & 1 ? (size_t)(BIG_BYTES - (spoil >> 4) * 512) : got;
     struct hw_header h = hfd_wire_control(SESSION ^ (spoil & 2), type % (HW_TYPE_MAX + 1), spoil & 4 ? cursor_u32(c) : 0);
     unsigned char *at = reserve(sizeof(h) + bytes);
 
