@@ -9,7 +9,7 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
-.PHONY: help demo drills soak model model-long test test-gpu bench bench-gpu stress fuzz fuzz-selftest native lint fmt wheel clean distclean
+.PHONY: help demo drills soak model model-long test test-gpu bench bench-gpu stress fuzz fuzz-selftest atheris native lint fmt wheel clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ model: ## spin searches the protocol's models: sound designs whole, every broken
 model-long: ## the same with more rounds: half an hour, a few GB
 	@$(GPU_PYTHON) scripts/check_model.py --long $(ARGS)
 
-test: lint ## lint, every test, the models, the decoders fuzzed for a moment
+test: lint atheris ## lint, every test, the models, the decoders fuzzed for a moment
 ifneq ($(ARGS),)
 	@$(BIN)/python -m pytest -q --durations=10 $(ARGS)
 else
@@ -55,13 +55,14 @@ bench-gpu: ## what the product costs and gains on this machine's GPU; ARGS='--js
 stress: $(READY) ## millions of rounds, daemons dying, without and with each sanitizer; then every seeded fault (an hour)
 	@$(BIN)/python tests/stress_run.py $(ARGS)
 
-fuzz: $(READY) native ## every decoder, SECONDS=60 each, two at a time; ARGS='door --keep FOLDER' (fuzz/README.md)
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --group fuzz || true # says what is missing
+fuzz: $(READY) native atheris ## every decoder, SECONDS=60 each, two at a time; ARGS='door --keep FOLDER' (fuzz/README.md)
 	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) $(ARGS)
 
-fuzz-selftest: $(READY) native ## seeds one bug at a time into a copy; each must be found within a minute (a quarter of an hour)
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --group fuzz
+fuzz-selftest: $(READY) native atheris ## seeds one bug at a time into a copy; each must be found within a minute (a quarter of an hour)
 	@$(BIN)/python -m fuzz.selftest $(ARGS)
+
+atheris: $(READY)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --group fuzz || true # what needs it says that it is missing
 
 native: ## build the C modules beside the Python sources, where they are out of date
 	@[ -e $(READY) ] || $(MAKE) --no-print-directory $(READY)

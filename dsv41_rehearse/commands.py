@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``dsv41-rehearse`` does: 0 where everything is as it should be, 1 where it is not, 2 where it was not asked for properly."""
+"""What ``dsv41-rehearse`` does: 0 where everything is as it should be, 1 where it is not, 2 where it was not asked for properly, 3: nothing shown."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from hostflag import starting
 GOOD: Final = 0
 WRONG: Final = 1
 USAGE: Final = 2
+NOTHING_SHOWN: Final = 3  # a drill whose machine stood still, twice
 INTERRUPTED: Final = 130
 
 
@@ -166,7 +167,9 @@ def _drill(arguments: argparse.Namespace, console: Console) -> int:
         drills=registry.chosen(arguments.names), scale="full" if arguments.full else "quick", repeat=arguments.repeat,
         seed=arguments.seed, json=arguments.json, command=origin(arguments.seed).command,
     )  # fmt: skip
-    return WRONG if any(row.verdict == "WRONG" for row in runner.run(what, console)) else GOOD
+    verdicts = {row.verdict for row in runner.run(what, console)}
+    # STALLED is what is left where the second try stood still too: nothing is wrong, and nothing is shown.
+    return WRONG if "WRONG" in verdicts else NOTHING_SHOWN if "STALLED" in verdicts else GOOD
 
 
 def _compare(arguments: argparse.Namespace, console: Console) -> int:

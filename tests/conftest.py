@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 
 from collections.abc import Iterator
@@ -26,7 +27,13 @@ COMPUTE: Final = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Mark our processes, and give temporary files a directory of their own, so that what is left of either shows."""
+    """
+    Mark our processes, and give temporary files a directory of their own, so that what is left of either shows.
+
+    Ctrl-C is heeded, also where a shell runs the tests in the background: programs that tests interrupt inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[leaks.MARK] = secrets.token_hex(8)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_path stays where it was
     config.stash[TEMPORARY] = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="dsv41-t", dir="/tmp")

@@ -33,6 +33,7 @@ from stallwatch import NAP_S, NOTES
 # the tests, the network timeouts and handshakes of their daemons, are 50 ms.
 STALL_MS: Final = 50.0
 MOST_WATCHERS: Final = 8
+START_S: Final = 5.0
 # In what a failed test shows, its source aside.
 NEVER: Final = re.compile(
     r"(?<![\w.-])-(?:4|6|7|8|11)(?![\w.])|SIGSEGV|SIGABRT|SIGBUS|SIGILL|Segmentation fault|Fatal Python error|core dumped|Sanitizer"
@@ -59,6 +60,10 @@ class Watchers:
                 )
                 for at, cpu in zip(self._places, cpus, strict=True)
             ]
+        # What stalls them before their first note is seen by nobody.
+        until = time.monotonic() + START_S
+        while not all(NOTES.unpack_from(self._notes, at)[1] for at in self._places) and time.monotonic() < until:
+            time.sleep(NAP_S)
 
     def begin(self) -> None:
         """Forget what was."""

@@ -15,7 +15,7 @@ def add(command: argparse.ArgumentParser) -> None:
     """Add options and the list of drills."""
     width = max(map(len, registry.DRILLS))
     listed = "\n".join(f"  {name:<{width}}  {drill.fault}" for name, drill in registry.DRILLS.items())
-    command.epilog = f"drills, each with its bound in docs/FAULTS.md:\n{listed}\n"
+    command.epilog = f"drills, each with its bound in docs/FAULTS.md:\n{listed}\n\nexit status: 1 where one is WRONG, 3 where one stays STALLED (the machine stood still: it shows nothing)\n"
     option = command.add_argument
     option(
         "names",
