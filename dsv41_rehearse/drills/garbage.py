@@ -32,7 +32,7 @@ DROPPED: Final = {
 }  # fmt: skip
 WITHOUT_END: Final = (Deed.HUGE, Deed.ENDLESS)
 HUNG_UP_MS: Final = 1000.0
-MIB: Final = 96.0  # what comes in between two looks at a link that costs too much is more on a fast machine
+MIB: Final = 64.0
 BACK_MS: Final = 5000.0  # a breaker that has opened tries at most every 4 s
 
 
@@ -135,7 +135,7 @@ DRILLS: Final = (
         name="worker-garbage",
         fault="replies that are garbage, of another session or round, with wrong sizes, counts or ids; a frame of 1 GiB, endless parts",
         bound="a reply of this round that does not fit: BAD_REPLY; what is none of it: dropped and counted; neither is ever used; the link "
-        "is dropped ≤ 1 s after a flood began, the daemon grows by ≤ 96 MiB and stays",
+        "is dropped ≤ 1 s after a flood began, the daemon grows by ≤ 64 MiB and stays",
         run=_worker_garbage,
         quick_s=12,
         group="worker",
