@@ -4,6 +4,7 @@
 
 #include <errno.h>
 
+#define LOOK_EVERY_NS 10000000 /* while a reply is due: a flood in its place costs what comes in meanwhile, not in a beat */
 #define SHORT_NAP_NS 200000     /* below this a nap is only a nap; above, the loop can be spoken to during it */
 #define PROMPT_NS 200000        /* a header seen so soon after submitted: the loop was not busy elsewhere */
 #define OLDEST_NS 10000000000   /* a submitted_ns further back is not from our clock */
@@ -100,7 +101,9 @@ static enum hf_verdict wait_step(struct hfd_loop *l, uint64_t deadline, enum hf_
     now = hf_now_ns();
     if (now >= deadline)
         return late;
-    hfd_loop_sleep(l, deadline - now, true);
+    hfd_loop_sleep(l, deadline - now < LOOK_EVERY_NS ? deadline - now : LOOK_EVERY_NS, true);
+    if (!l->link.ready)
+        hfd_link_check(l);
     return HF_OPEN;
 }
 
