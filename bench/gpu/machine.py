@@ -33,7 +33,7 @@ def origin() -> dict[str, Any]:
         "cuda": f"{version // 1000}.{version % 1000 // 10}",
         "python": platform.python_version(),
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
-        "command": shlex.join(["python", *_module(), *sys.argv[1:]]),
+        "command": shlex.join(["python", *_module(), *map(_short, sys.argv[1:])]),
         "environment": {name: value for name, value in os.environ.items() if name in SAYS},
     }
 
@@ -59,3 +59,8 @@ def _kernel_driver() -> str:
 def _module() -> list[str]:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return [sys.argv[0]] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
+
+
+def _short(argument: str) -> str:
+    """Return a file's name without its folder: where the results lie on that machine repeats nothing elsewhere."""
+    return Path(argument).name if argument.startswith("/") else argument
