@@ -13,7 +13,7 @@ GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  ARGS='...' is passed on by demo, drills, soak, test, bench and stress; PYTHON=... picks the interpreter for .venv"
+	@echo "  ARGS='...' is passed on by demo and by all that checks or measures; PYTHON=... picks the interpreter for .venv"
 
 demo: $(READY) native ## daemon, worker and engine stand-in replay a text, and the daemon is killed once; PLOT=run.png draws it
 	@[ -z '$(PLOT)' ] || $(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/python -m pip install -q -e '.[plot]'

@@ -9,7 +9,6 @@ import os
 import struct
 import subprocess
 import sys
-import tempfile
 
 from pathlib import Path
 from typing import Final, Literal
@@ -58,11 +57,15 @@ def _sources() -> str:
 
 
 def _cache() -> Path:
-    """Return where builds are kept: in the tree, which ignores it, or, where that is not ours, in a directory of our own."""
+    """
+    Return where builds are kept: in the tree, which ignores it, or, where that is not ours, in our cache.
+
+    Never where others may write: what lies there is loaded.
+    """
     root = _NATIVE.parent
     if os.access(root, os.W_OK):
         return root / "build" / "failpoints"
-    return Path(tempfile.gettempdir()) / f"dsv41-failpoints-{os.getuid()}"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsv41-failpoints"
 
 
 class Control:
