@@ -23,8 +23,13 @@ class _Interrupts:
     """The process's: signals are its own, too. Changed by the main thread alone, which is who signals interrupt."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing came, nothing is held. One that came just where it was held again, or no more, has left them as they were."""
         self.holders = 0
         self.pending = False
+        self.came = False  # one did, and is enough
 
     def raise_pending(self) -> None:
         if self.pending and not self.holders:
@@ -32,10 +37,11 @@ class _Interrupts:
             raise TerminatedError
 
     def come(self, _number: int, _frame: FrameType | None) -> None:
-        # One is enough (timeout(1) sends two, an impatient person more): another must not end the cleaning up half-way.
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)
-        self.pending = True
+        # timeout(1) sends two, an impatient person more: another must not end the cleaning up half-way. It is not set to be ignored
+        # here: where the next one is on its way just then, Python says so with a traceback.
+        if self.came:
+            return
+        self.came = self.pending = True
         self.raise_pending()
 
 
@@ -49,8 +55,7 @@ def heeded() -> Iterator[None]:
 
     Main thread. One that was ignored before stays so, as Ctrl-C is by what a shell runs in the background.
     """
-    # One that came just where it was held again, or no more, has left them as they were; nothing else ever comes after it.
-    _interrupts.holders, _interrupts.pending = 0, False
+    _interrupts.begin()
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, _interrupts.come) for number in heard}
     try:
@@ -58,8 +63,7 @@ def heeded() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             # One that comes late must not end a process half-way through its exit.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if _interrupts.came else handler)
 
 
 @contextmanager
