@@ -88,6 +88,14 @@ static struct hfe_session *take(struct stress_engine *w, struct hfe_session **un
     return offered;
 }
 
+/* Round 0 exists only where the counter wraps. Counted here, where none can go by unseen. */
+static bool has_zero(const struct hfe_ticket *t)
+{
+    uint32_t n = t->context_rounds + t->drafting;
+
+    return n && t->first_round + (n - 1) < n;
+}
+
 static void submit(struct stress_engine *w, struct hfe_session *e, struct step *s)
 {
     struct hfe_source source = {.from = s->rows, .pitch = ROW_BYTES, .width = ROW_BYTES};
@@ -109,6 +117,7 @@ static void submit(struct stress_engine *w, struct hfe_session *e, struct step *
     atomic_fetch_add_explicit(&stress_counts.failed, e && s->result < 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&stress_counts.rounds, ticket.context_rounds + ticket.drafting, memory_order_relaxed);
     atomic_fetch_add_explicit(&stress_counts.context_only, ticket.context_rounds, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stress_counts.wraps, has_zero(&ticket), memory_order_relaxed);
     s->marker = hfs_marker(w->stream);
     if (!ticket.drafting) /* a target-only step takes its time too */
         hf_sleep_ns(20000);
