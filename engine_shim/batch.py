@@ -63,6 +63,15 @@ class Batch:
             raise ValueError(f"{count} requests: the batch has room for {len(self.requests)}")
         self.c.n_requests = count
 
+    @property
+    def empty(self) -> bool:
+        """Whether a step without requests makes a round all the same, an empty one: the daemon decides it, and no worker is asked."""
+        return bool(self.c.empty)
+
+    @empty.setter
+    def empty(self, wanted: bool) -> None:
+        self.c.empty = wanted
+
     def set_request(
         self, index: int, *, slot: int, generation: int, first_row: int, rows: int,
         draft: bool, prefill: bool = False, to_come: int = 0,

@@ -48,6 +48,8 @@ struct hfe_batch {
     const int64_t *last_sampled; /* [state_slots], by request_slot */
     const int32_t *next_prefill; /* [state_slots], by request_slot */
     int64_t *drafts_out;         /* [n_requests][drafts], batch order; NULL: context-only */
+    uint32_t empty;              /* 1, where n_requests is 0: a round all the same. Nothing is copied and no worker asked */
+    uint32_t reserved;
 };
 
 /* What a submit did. */

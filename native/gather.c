@@ -90,7 +90,7 @@ static int gather_header(struct hfe_session *e, const struct hfe_batch *b, const
     unsigned char *slot = hf_slot_of(&e->region, t);
     int r;
 
-    if (!round->main)
+    if (!round->main || b->n_requests == 0)
         return 0;
     r = copy(e, slot + l->num_rejected, b->num_rejected, b->n_requests * sizeof(int32_t), HFE_COPY_TO_HOST);
     if (r < 0 || !e->plan.drafting)

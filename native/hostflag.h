@@ -22,7 +22,7 @@
 #endif
 
 /* cffi:begin */
-#define HF_LAYOUT_VERSION 1
+#define HF_LAYOUT_VERSION 2
 #define HF_LINE 128            /* bytes between two hot words: an adjacent-line pair on x86, a line on some Arm cores */
 #define HF_PART_ALIGN 65536    /* parts are mapped with different rights, so aligned for the largest page in use */
 #define HF_MIN_SLOTS 4         /* a power of two, never 6: t mod S must not jump where the counter wraps */
@@ -128,7 +128,7 @@ struct hf_round {
     uint32_t round;
     uint32_t flags;        /* HF_ROUND_* */
     uint64_t session;
-    uint32_t n_requests;
+    uint32_t n_requests;   /* 0: an empty round. Nothing is shipped, the daemon decides it at once */
     uint32_t n_rows;
     uint64_t ring_offset;  /* from the start of the rows part: positions, tokens, rows (hf_ring_span) */
     uint64_t ring_bytes;

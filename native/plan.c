@@ -150,9 +150,17 @@ static void look(struct hfe_plan *p, const struct hfe_batch *b)
     }
 }
 
+/* A round with nobody in it: what it takes is what the hand-off takes. */
+static bool is_empty(const struct hfe_batch *b)
+{
+    return b->empty && b->n_requests == 0;
+}
+
 /* Something to ship, or somebody who wants drafts. */
 static bool wanted(const struct hfe_plan *p, const struct hfe_batch *b)
 {
+    if (is_empty(b))
+        return true;
     for (uint32_t i = 0; i < b->n_requests; i++)
         if (p->share[i].rows > 0 || (b->drafts_out && (b->requests[i].flags & HFE_DRAFT)))
             return true;
@@ -212,6 +220,7 @@ static void main_round(struct hfe_plan *p, const struct hfe_batch *b)
         p->drafting |= drafts && ready;
         held_back |= drafts && !ready;
     }
+    p->drafting |= is_empty(b);
     if (!p->drafting) {
         p->round[p->n_rounds].flags = HF_ROUND_CONTEXT_ONLY;
         p->skip = held_back ? HF_SKIP_RING : HF_SKIP_NONE;

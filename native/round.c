@@ -145,12 +145,14 @@ static enum hf_verdict bad_gather(struct hfd_loop *l, const char *fault)
 static enum hf_verdict carry(struct hfd_loop *l)
 {
     struct hf_timing *timing = &l->flight.timing;
-    uint64_t deadline, began = hf_now_ns();
+    uint64_t began = hf_now_ns(), deadline = began + l->config.network_timeout_ns;
     enum hf_verdict v;
     const char *fault;
 
     if (atomic_load_explicit(&l->command, memory_order_relaxed) & HFD_COMMAND_DRAIN)
         return HF_DRAINING;
+    if (l->wire.round.n_requests == 0) /* an empty round: there is nobody to draft for */
+        return HF_OK;
     v = hfd_link_await(l, began);
     if (v != HF_OPEN)
         return v;
@@ -160,7 +162,6 @@ static enum hf_verdict carry(struct hfd_loop *l)
     if (!hfd_breaker_admits(l))
         return HF_BREAKER;
     timing->send_ns = hf_now_ns();
-    deadline = began + l->config.network_timeout_ns;
     l->flight.waiting = true;
     v = send_round(l, deadline);
     if (v != HF_OPEN)
@@ -215,7 +216,7 @@ static void book(struct hfd_loop *l, int verdict, uint64_t released)
 
     HFD_COUNT(l, rounds[verdict], 1);
     HFD_COUNT(l, context_only, l->wire.context_only);
-    if (verdict != HF_OK || l->wire.context_only)
+    if (verdict != HF_OK || l->wire.context_only || l->wire.round.n_requests == 0)
         return;
     hfd_histogram_add(&l->histograms[HFD_HISTOGRAM_ROUND], whole);
     hfd_histogram_add(&l->histograms[HFD_HISTOGRAM_NETWORK], network);

@@ -47,8 +47,10 @@ static const char *check_round(const struct hfd_wire *w, uint32_t t)
         return "a slot's header names another session";
     if (round->flags & ~(uint32_t)HF_ROUND_CONTEXT_ONLY)
         return "a slot's header has unknown flags";
-    if (round->n_requests == 0 || round->n_requests > g->max_requests)
-        return "a slot's header has no requests, or more than max_requests";
+    if (round->n_requests > g->max_requests)
+        return "a slot's header has more than max_requests";
+    if (round->n_requests == 0 && (round->n_rows > 0 || round->flags & HF_ROUND_CONTEXT_ONLY))
+        return "a slot's header has no requests, but is not an empty round's";
     if (round->ring_bytes > g->ring_bytes || round->ring_offset > g->ring_bytes - round->ring_bytes)
         return "a round's rows lie outside the ring";
     hf_ring_span_of(g, round->n_rows, &span);
