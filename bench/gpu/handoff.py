@@ -25,7 +25,8 @@ BARE: Final = (
     ("empty", 1), ("unbatched", 1), ("chain", 1), ("hostfunc", 1), ("event", 1), ("blocking", 1), ("calls", 1), ("calls-together", 1),
     *(("round", requests) for requests in REQUESTS), *(("round-together", requests) for requests in REQUESTS),
 )  # fmt: skip
-EMPTY: Final = [Item(0, 0, 0)]
+WITHOUT_ROWS: Final = [Item(0, 0, 0)]
+PAUSE_US: Final = 500  # about what the reference worker takes for a round of 3 requests
 
 
 @dataclass
@@ -62,7 +63,8 @@ def measure(floor: Floor, blocks: int, rounds: int, say: Callable[[str], None]) 
     Return every case by name, such as "bare round 3", round by how many requests.
 
     Of the product: "spin" is an echo session and the daemon spins, "nap" the same and it naps, "copies0" to "copies2" "spin" with copies
-    enqueued in each way; for "shim" a worker answers, the daemon spins.
+    enqueued in each way; for "shim" a worker answers, the daemon spins. "empty 1" is one request without rows, "hand-off 1" an empty
+    round: nobody in it. "bare paused ..." are bare rounds behind a pause of ``PAUSE_US``, as the worker's is one.
     """
     cases: dict[str, Case] = {}
     with Stack() as stack, ExitStack() as open_ones:
@@ -97,16 +99,23 @@ def _engines(stack: Stack, open_ones: ExitStack) -> Iterator[tuple[str, Engine]]
 def _jobs(floor: Floor, engines: Mapping[str, Engine], rounds: int) -> Iterator[tuple[str, Job]]:
     for name, requests in BARE:
         yield f"bare {name} {requests}", functools.partial(_bare, floor, name, requests, rounds)
+    for name in ("round", "round-together"):
+        for requests in REQUESTS:
+            yield (
+                f"bare paused-{name} {requests}",
+                functools.partial(_bare, floor, name, requests, rounds, pause_us=PAUSE_US),
+            )
     for how, engine in engines.items():
-        yield f"{how} empty 1", functools.partial(_product, engine, EMPTY, rounds)
+        yield f"{how} hand-off 1", functools.partial(_product, engine, [], rounds)
+        yield f"{how} empty 1", functools.partial(_product, engine, WITHOUT_ROWS, rounds)
         for requests in REQUESTS:
             yield f"{how} round {requests}", functools.partial(_product, engine, decoding(requests), rounds)
 
 
-def _bare(floor: Floor, name: str, requests: int, rounds: int, case: Case) -> None:
+def _bare(floor: Floor, name: str, requests: int, rounds: int, case: Case, *, pause_us: int = 0) -> None:
     submit, total = Samples(), Samples()
     try:
-        submit_us, total_us = floor.measure(name, rounds, requests)
+        submit_us, total_us = floor.measure(name, rounds if pause_us == 0 else max(20, rounds // 4), requests, pause_us)
     except NoSuchCase:
         return  # older than CUDA 13
     submit.values.extend(submit_us)

@@ -95,8 +95,9 @@ class Engine:
                 raise ProductError(f"{ref} is not consumed after {ROUND_S:g} s: {self.target.status()}")
 
     def measure(self, items: Sequence[Item], count: int, rounds: Rounds, *, warm: int = 50) -> None:
-        """Do ``count`` rounds of these requests, one at a time, behind ``warm`` that are not booked."""
+        """Do ``count`` rounds of these requests (none: empty rounds), one at a time, behind ``warm`` that are not booked."""
         fill(self.batch, items)
+        self.batch.empty = not items
         now, submit, batch = time.perf_counter_ns, self.target.submit, self.batch
         for index in range(warm + count):
             began = now()

@@ -59,9 +59,11 @@ def _empty(cases: Mapping[str, Any]) -> Table:
         "bare empty 1": "bare C: write and wait in one call, write", "bare unbatched 1": "bare C: write, wait, write",
         "bare chain 1": "bare C: the first, back to back in the stream", "bare hostfunc 1": "cuLaunchHostFunc, write",
         "bare event 1": "event, waited for spinning, write", "bare blocking 1": "event, waited for asleep, write",
-        "bare calls 1": "bare C: the calls of an empty round", "bare calls-together 1": "bare C: the same, flat copies in one call",
-        "spin empty 1": "the product, daemon spinning",
-        "nap empty 1": "the product, daemon napping", "shim empty 1": "the product with a worker, daemon spinning",
+        "spin hand-off 1": "the product: an empty round, daemon spinning", "nap hand-off 1": "the same, daemon napping",
+        "shim hand-off 1": "the same through a shim, daemon spinning",
+        "bare calls 1": "bare C: the calls of a request without rows", "bare calls-together 1": "bare C: the same, flat copies in one call",
+        "spin empty 1": "the product: a request without rows, daemon spinning", "nap empty 1": "the same, daemon napping",
+        "shim empty 1": "the same with a worker, daemon spinning",
     }  # fmt: skip
     floor = at(cases, "bare empty 1", "total_us", "p50")
     rows = [
@@ -81,16 +83,19 @@ def _whole(cases: Mapping[str, Any]) -> Table:
     rows = []
     for requests in REQUESTS:
         spin, nap, shim = (cases.get(f"{how} round {requests}", {}) for how in ("spin", "nap", "shim"))
-        bare = cases.get(floor_of(cases, f"round {requests}"), {})
+        bare, paused = (cases.get(floor_of(cases, f"{how} {requests}"), {}) for how in ("round", "paused-round"))
         floor = at(bare, "total_us", "p50")
         rows.append((
-            str(requests), _pair(bare, "submit_us"), _pair(spin, "submit_us"), _pair(shim, "submit_us"),
+            str(requests), _pair(bare, "submit_us"), _pair(spin, "submit_us"),
             number(ratio(at(spin, "submit_us", "p50"), at(bare, "submit_us", "p50")), 2),
+            _pair(paused, "submit_us"), _pair(shim, "submit_us"),
+            number(ratio(at(shim, "submit_us", "p50"), at(paused, "submit_us", "p50")), 2),
             _pair(bare, "total_us"), _pair(spin, "total_us"), number(ratio(at(spin, "total_us", "p50"), floor), 2),
             _pair(nap, "total_us"), _pair(shim, "total_us"),
         ))  # fmt: skip
     head = (
-        "requests", "submit, bare C", "from Python", "with a worker", "x", "total, bare C", "spinning", "x", "napping", "with a worker",
+        "requests", "submit, bare C", "from Python", "x", "bare C, paused", "with a worker", "x",
+        "total, bare C", "spinning", "x", "napping", "with a worker",
     )  # fmt: skip
     copies = (
         "together, as the product's"

@@ -102,11 +102,11 @@ class Floor:
             self._process.kill()
             self._process.communicate()
 
-    def measure(self, case: str, rounds: int, requests: int = 1) -> tuple[list[float], list[float]]:
-        """Return submit and total of so many rounds, us. Raises BareError."""
+    def measure(self, case: str, rounds: int, requests: int = 1, pause_us: int = 0) -> tuple[list[float], list[float]]:
+        """Return submit and total of so many rounds, us; the responder waits ``pause_us`` in each. Raises BareError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{case} {rounds} {requests}\n")
+        self._process.stdin.write(f"{case} {rounds} {requests} {pause_us}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:

@@ -3,7 +3,7 @@
  * The hand-off in bare C: what a round costs with nothing of the product. Reads commands, one a line, and answers each
  * with a JSON line of samples in ns; a responder process spins on the words while a command runs, and naps otherwise.
  *
- *   CASE ROUNDS REQUESTS     REQUESTS is heeded by the cases with rows
+ *   CASE ROUNDS REQUESTS PAUSE     REQUESTS is heeded by the cases with rows; the responder takes PAUSE us for each round
  *     empty       write and wait in one call, write: the words alone
  *     unbatched   write, wait, write
  *     chain       so many empty rounds back to back in the stream; total is of one of them
@@ -25,6 +25,12 @@
 
 #define WARM 200
 
+static void pause_until(uint64_t ns)
+{
+    while (now_ns() < ns)
+        relax();
+}
+
 static void respond(struct shared *s)
 {
     uint32_t seen = 0;
@@ -43,6 +49,7 @@ static void respond(struct shared *s)
             continue;
         }
         seen = t;
+        pause_until(now_ns() + atomic_load_explicit(&s->pause_ns, memory_order_relaxed));
         atomic_store_explicit(&s->released.value, t, memory_order_release);
     }
 }
@@ -106,10 +113,11 @@ static void chain(struct floor *f, uint32_t rounds)
     printf("{\"submit_ns\": [], \"total_ns\": [%lu]}\n", (unsigned long)((now_ns() - began) / (rounds - 1)));
 }
 
-static void obey(struct floor *f, const char *name, uint32_t rounds)
+static void obey(struct floor *f, const char *name, uint32_t rounds, uint32_t pause_us)
 {
     round_fn fn = floor_round(name);
 
+    atomic_store(&f->shared->pause_ns, (uint64_t)pause_us * 1000);
     atomic_store(&f->shared->active.value, 1);
     if (fn)
         measure(f, fn, rounds);
@@ -143,7 +151,7 @@ int main(void)
 {
     static struct floor f;
     char name[32];
-    unsigned rounds, requests;
+    unsigned rounds, requests, pause_us;
     pid_t child;
 
     f.shared = cu_shared(sizeof(*f.shared));
@@ -153,9 +161,9 @@ int main(void)
         respond(f.shared);
     }
     open_floor(&f);
-    while (scanf("%31s %u %u", name, &rounds, &requests) == 3) {
+    while (scanf("%31s %u %u %u", name, &rounds, &requests, &pause_us) == 4) {
         f.requests = requests < 1 ? 1 : requests > MAX_REQUESTS ? MAX_REQUESTS : requests;
-        obey(&f, name, rounds < 2 ? 2 : rounds);
+        obey(&f, name, rounds < 2 ? 2 : rounds, pause_us);
     }
     kill(child, SIGKILL);
     return 0;

@@ -16,6 +16,7 @@
 
 struct shared {
     struct word active, gathered, released, consumed;
+    _Atomic uint64_t pause_ns; /* the responder waits so long before it releases */
     _Alignas(4096) unsigned char header[4][STATE_SLOTS * 8];
     int64_t reply[MAX_REQUESTS * DRAFTS];
     int64_t positions[MAX_ROWS];
