@@ -19,6 +19,7 @@ from engine_shim.softstream import NS
 
 
 MAX_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
+ENOUGH_CONNECTIONS: Final = 4  # measured: no stream stands still behind a parked one then, with 2 half of them do
 TO_HOST: Final = int(lib.HFC_TO_HOST)
 TO_DEVICE: Final = int(lib.HFC_TO_DEVICE)
 ON_DEVICE: Final = int(lib.HFC_ON_DEVICE)
@@ -83,8 +84,8 @@ class CudaStream:
             raise StreamRefused(f"this driver cannot put copies together as copies={copies} asks: it takes 0")
 
     def _refusal(self) -> str | None:
-        if os.environ.get(MAX_CONNECTIONS) == "1":
-            return f"{MAX_CONNECTIONS}=1: while one stream is parked, every other stream of the process stands still; unset it"
+        if too_few := _too_few_connections():
+            return too_few
         name = self.device_name
         if not self.driver.attribute(self.device, lib.HFC_HOST_REGISTER):
             lib.hfc_unregistered(self._stream)
@@ -228,6 +229,17 @@ class CudaStream:
     def _accepted(self, result: int, what: str) -> None:
         if result < 0:
             raise StreamFault(-result, f"{what} ({self.driver.fault})")
+
+
+def _too_few_connections() -> str | None:
+    """Return why the environment's number of connections is too small; None where it is not, or none. The self-test looks anyway."""
+    text = os.environ.get(MAX_CONNECTIONS, "").strip()
+    if text not in map(str, range(1, ENOUGH_CONNECTIONS)):
+        return None
+    who = (
+        "every other stream of the process stands still" if text == "1" else "other streams of the process stand still"
+    )
+    return f"{MAX_CONNECTIONS}={text}: while one stream is parked, {who}; unset it, or set it to {ENOUGH_CONNECTIONS} or more"
 
 
 def _copies(driver: CudaDriver) -> int:

@@ -67,9 +67,9 @@ class Fake:
         """Let no wait end, whatever its word says."""
         self._lib.fake_stick(int(on))
 
-    def one_queue(self, *, on: bool) -> None:
-        """Let no stream run anything while another is parked."""
-        self._lib.fake_one_queue(int(on))
+    def queues(self, count: int) -> None:
+        """Spread streams over so many queues in turn: one that is parked holds up those of its own. 0: each has one to itself."""
+        self._lib.fake_queues(count)
 
     def capture(self, stream: CudaStream, *, on: bool) -> None:
         self._lib.fake_capture(ctypes.c_void_p(stream.handle), int(on))
@@ -121,6 +121,6 @@ def cuda(copies: int = 0) -> Iterator[Cuda]:
         driver.fail_nth(0, 0)
         fake.corrupt(0)
         fake.stick(on=False)
-        fake.one_queue(on=False)
+        fake.queues(0)
         fake.freeze(on=False)
         stream.close(PATIENCE_S)

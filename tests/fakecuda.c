@@ -17,6 +17,7 @@
 #define NOT_REGISTERED 713
 #define PLACES 256
 #define ATTRIBUTES 256
+#define STREAMS 64 /* further ones count as those before them */
 
 struct CUevent_st {
     _Atomic uint64_t recorded, reached;
@@ -38,6 +39,7 @@ struct CUstream_st {
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct op *first, **last;
+    unsigned number; /* of the process's streams */
     _Atomic uint64_t enqueued, done;
     _Atomic int capturing;
 };
@@ -48,7 +50,8 @@ struct CUctx_st {
 
 static struct CUctx_st context;
 static _Thread_local CUcontext current;
-static _Atomic int parked, frozen, corrupt_in, stuck, one_queue;
+static _Atomic int parked, parked_of[STREAMS], frozen, corrupt_in, stuck, queues;
+static _Atomic unsigned streams;
 static _Atomic uint64_t held_up, events;
 static int attributes[ATTRIBUTES];
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,7 +78,18 @@ static void corrupt(unsigned char *to)
         to[0] ^= 1;
 }
 
-static void run(const struct op *op)
+/* Whether a stream that shares this one's queue is parked. */
+static bool held_up_by_queue(CUstream s)
+{
+    unsigned n = (unsigned)atomic_load(&queues);
+
+    for (unsigned i = 0; n > 0 && i < STREAMS; i++)
+        if (i % n == s->number % n && atomic_load(&parked_of[i]))
+            return true;
+    return false;
+}
+
+static void run(CUstream s, const struct op *op)
 {
     switch (op->kind) {
     case COPY:
@@ -90,10 +104,12 @@ static void run(const struct op *op)
         atomic_store_explicit((_Atomic uint32_t *)(void *)op->to, op->value, memory_order_release);
         break;
     case WAIT:
+        atomic_fetch_add(&parked_of[s->number], 1);
         atomic_fetch_add(&parked, 1);
         while ((int32_t)(atomic_load_explicit((_Atomic uint32_t *)(void *)op->to, memory_order_acquire) - op->value) < 0 || atomic_load(&stuck))
             nap();
         atomic_fetch_sub(&parked, 1);
+        atomic_fetch_sub(&parked_of[s->number], 1);
         break;
     case EVENT:
         atomic_store_explicit(&op->event->reached, op->number, memory_order_release);
@@ -121,9 +137,9 @@ static void *stream_main(void *argument)
         pthread_mutex_unlock(&s->lock);
         while (atomic_load(&frozen) && op->kind != END)
             nap();
-        while (atomic_load(&one_queue) && atomic_load(&parked) && op->kind != END)
+        while (op->kind != END && held_up_by_queue(s))
             nap();
-        run(op);
+        run(s, op);
         end = op->kind == END;
         free(op);
         atomic_fetch_add_explicit(&s->done, 1, memory_order_release);

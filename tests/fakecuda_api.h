@@ -29,10 +29,10 @@ EXPORT void fake_stick(int on)
     atomic_store(&stuck, on);
 }
 
-/* While a stream is parked, no other runs anything. */
-EXPORT void fake_one_queue(int on)
+/* Streams are spread over so many queues in turn, and one that is parked holds up those of its own; 0: each has one to itself. */
+EXPORT void fake_queues(int n)
 {
-    atomic_store(&one_queue, on);
+    atomic_store(&queues, n);
 }
 
 EXPORT void fake_capture(CUstream s, int on)
@@ -75,6 +75,8 @@ EXPORT CUresult cuInit(unsigned int flags)
             attributes[atoi(getenv("FAKECUDA_WITHOUT"))] = 0;
         if (getenv("FAKECUDA_CORRUPT"))
             corrupt_in = atoi(getenv("FAKECUDA_CORRUPT"));
+        if (getenv("FAKECUDA_QUEUES"))
+            queues = atoi(getenv("FAKECUDA_QUEUES"));
         stuck = getenv("FAKECUDA_STICK") != NULL;
     }
     return flags ? INVALID_VALUE : CUDA_SUCCESS;
@@ -187,6 +189,7 @@ EXPORT CUresult cuStreamCreate(CUstream *ret, unsigned int flags)
     if (!current)
         return CUDA_ERROR_INVALID_CONTEXT;
     s->last = &s->first;
+    s->number = atomic_fetch_add(&streams, 1) % STREAMS;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->more, NULL);
     *ret = s;

@@ -89,11 +89,21 @@ def test_a_stream_object_says_its_handle(of: str) -> None:
             CudaStream(SimpleNamespace(), driver=gpu.driver)
 
 
-def test_one_connection_for_all_streams_refuses_parked_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+@pytest.mark.parametrize(
+    ("connections", "who"), [("1", "every other stream"), ("2", "other streams"), ("3", "other streams")]
+)
+def test_too_few_connections_refuse_parked_rounds(monkeypatch: pytest.MonkeyPatch, connections: str, who: str) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
     with cuda() as gpu:
         assert gpu.stream.async_refusal is not None
-        assert "every other stream of the process stands still" in gpu.stream.async_refusal
+        assert f"={connections}: while one stream is parked, {who} of the process stand" in gpu.stream.async_refusal
+
+
+@pytest.mark.parametrize("connections", ["", "0", "4", "32", "many", "9" * 5000])
+def test_other_numbers_of_connections_are_for_the_self_test(monkeypatch: pytest.MonkeyPatch, connections: str) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
+    with cuda() as gpu:
+        assert gpu.stream.async_refusal is None
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,14 @@ def test_a_report_that_cannot_be_saved_is_printed_all_the_same(short_dir: Path) 
         ({"FAKECUDA_CORRUPT": str(6 * COPIES_A_ROUND)}, "a copy went wrong"),
         ({"FAKECUDA_STICK": "1"}, "the stream does not move"),
         ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "every other stream of the process stands still"),
+        (
+            {"CUDA_DEVICE_MAX_CONNECTIONS": "3"},
+            "other streams of the process stand still; unset it, or set it to 4 or more",
+        ),
+        (
+            {"CUDA_DEVICE_MAX_CONNECTIONS": "4", "FAKECUDA_QUEUES": "4"},
+            "4 of 8 other streams stood still while one was parked, 3 times out of 3 (CUDA_DEVICE_MAX_CONNECTIONS is 4): unset it",
+        ),
     ],
 )
 def test_qualify_says_why_not(short_dir: Path, variables: dict[str, str], why: str) -> None:

@@ -130,7 +130,7 @@ def _parts(run: Run) -> None:
     run.part("handoff", hand_off)
     run.part("recovery", lambda: recovery.measure(effort.kills, run.say))
     run.part("parked", lambda: parked.bare(run.bare("park")))
-    run.part("one_connection", parked.refusal)
+    run.part("few_connections", parked.few_connections)
     run.part("overlap", overlapped)
     run.part("pace", at_pace)
     run.part("depth", parked.depth)

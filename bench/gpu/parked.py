@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.gpu.bare.build import BareError, once
-from bench.gpu.product import with_shim
+from bench.gpu.product import start_daemon, with_shim
 from bench.gpu.step import ROWS, Tensors, decoding, fill
 from dsv41_rehearse.stack import Stack
 from engine_shim.cudastream import MAX_CONNECTIONS, CudaStream
@@ -23,12 +24,23 @@ FEW, MANY = 11, 100  # streams beside the parked one
 PROGRAM_S: Final = 10.0
 LAUNCHES: Final = 3000
 WORKER_MS: Final = 100.0
+NO_WORKER: Final = "tcp://127.0.0.1:9"  # echo rounds need none
+CONNECTIONS: Final = ("1", "2", "3", "4")
+SELF_TEST_S: Final = 60.0
 REFUSAL: Final = """
+import json, os, sys
+from pathlib import Path
+from bench.gpu.step import GEOMETRY, MODEL
 from engine_shim.cudadriver import CudaDriver
 from engine_shim.cudastream import CudaStream
+from engine_shim.selftest import SelfTest
+from hostflag.messages import EngineIdentity
 CudaDriver().use_primary(0)
-with CudaStream.create() as stream:
-    print(stream.async_refusal or "")
+stream = CudaStream.create()
+refusal, stream.async_refusal = stream.async_refusal, None
+report = SelfTest(stream, Path(sys.argv[1]), geometry=GEOMETRY, model=MODEL, engine=EngineIdentity(name="connections", pid=os.getpid())).run()
+print(json.dumps({"refusal": refusal, "self_test": report.reason, "steps": {step.name: step.detail for step in report.steps}}), flush=True)
+os._exit(0)  # stuck or not
 """
 
 
@@ -36,7 +48,9 @@ def bare(program: Path) -> dict[str, Any]:
     """Return who gets through beside a parked stream, by form of waiting and connections; what a park takes; registrations."""
     tried = [(connections, form, FEW) for connections in (None, "1") for form in FORMS]
     tried += [
-        (connections, "batched", count) for count in (FEW, MANY) for connections in ("2", "4", "8", "16", "32", None)
+        (connections, "batched", count)
+        for count in (FEW, MANY)
+        for connections in ("2", "3", "4", "8", "16", "32", None)
     ]
     neighbours = [_neighbours(program, form, connections, count) for connections, form, count in tried]
     return {"neighbours": neighbours, "depth": _tried(program, "depth"), "register": _tried(program, "register")}
@@ -57,16 +71,33 @@ def _tried(program: Path, what: str) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def refusal() -> str:
-    """Return what the product says where it is started with one connection; empty where it refuses nothing."""
-    ended = subprocess.run(
-        [sys.executable, "-c", REFUSAL],
-        env=os.environ | {MAX_CONNECTIONS: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return ended.stdout.strip() if ended.returncode == 0 else f"failed: {ended.stderr.strip()[-500:]}"
+def few_connections() -> dict[str, Any]:
+    """
+    Return, by number of connections, what the product says to it at once, and what its self-test finds where that look is left out.
+
+    None: nothing speaks against it.
+    """
+    with Stack() as stack:
+        _, socket = start_daemon(stack, NO_WORKER, "connections")
+        return {connections: _asked(socket, connections) for connections in CONNECTIONS}
+
+
+def _asked(socket: Path, connections: str) -> dict[str, Any]:
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", REFUSAL, str(socket)],
+            env=os.environ | {MAX_CONNECTIONS: connections},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SELF_TEST_S,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not over after {SELF_TEST_S:g} s"}
+    if ended.returncode != 0:
+        return {"error": ended.stderr.strip()[-500:]}
+    said: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return said
 
 
 def depth() -> dict[str, Any]:

@@ -38,6 +38,8 @@ def tables(report: Mapping[str, Any]) -> Iterator[Table]:
     if parked := report.get("parked"):
         yield _neighbours(parked["neighbours"])
         yield _limits(parked, report.get("depth", {}))
+    if asked := report.get("few_connections"):
+        yield _connections(asked)
     if recovery := report.get("recovery"):
         yield _recovery(recovery)
     if goals := report.get("goals"):
@@ -190,6 +192,18 @@ def _neighbours(found: Sequence[Mapping[str, Any]]) -> Table:
             )
     head = ("form of waiting", "max connections", "neighbours that got through", "the slowest, us", "before, us")
     return Table("Beside a parked stream", head, rows)
+
+
+def _connections(asked: Mapping[str, Any]) -> Table:
+    rows = []
+    for connections, said in asked.items():
+        if "error" in said:
+            rows.append((connections, f"not run: {said['error'][:60]}", "-"))
+        else:
+            found = said["self_test"] or f"passes: {said['steps'].get('other streams', '-')}"
+            rows.append((connections, "refused" if said["refusal"] else "for the self-test", found))
+    head = ("max connections", "the product says at once", "its self-test, where it does not")
+    return Table("Few connections: asynchronous rounds", head, rows)
 
 
 def _limits(parked: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:

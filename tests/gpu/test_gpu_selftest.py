@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import subprocess
+import sys
 import threading
 
 from collections.abc import Callable, Iterator
@@ -14,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from engine_hand import until
+from engine_hand import PATIENCE_S, until
 from gpu_harness import GEOMETRY, daemon, python, worker
 
 from engine_shim import CudaDriver, CudaStream
@@ -179,6 +182,27 @@ def test_a_stream_that_never_moves_is_refused_within_its_time(path: Path) -> Non
         assert release_kept(), "it moves again, so it is taken down"
 
 
-def test_one_connection_is_refused_with_the_reason() -> None:
-    assert python(REFUSAL, CUDA_DEVICE_MAX_CONNECTIONS="1").startswith("CUDA_DEVICE_MAX_CONNECTIONS=1")
-    assert python(REFUSAL, CUDA_DEVICE_MAX_CONNECTIONS="2") == "None"
+@pytest.mark.parametrize("connections", ["1", "2", "3"])
+def test_too_few_connections_are_refused_with_the_reason(connections: str) -> None:
+    said = python(REFUSAL, CUDA_DEVICE_MAX_CONNECTIONS=connections)
+    assert said.startswith(f"CUDA_DEVICE_MAX_CONNECTIONS={connections}: while one stream is parked, ")
+
+
+def test_four_connections_are_for_the_self_test() -> None:
+    assert python(REFUSAL, CUDA_DEVICE_MAX_CONNECTIONS="4") == "None"
+
+
+def test_with_two_connections_the_self_test_refuses(path: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "report.json"
+    ended = subprocess.run(
+        [sys.executable, "-m", "engine_shim.qualify", f"--socket={path}", "--rounds=20", f"--json={saved}"],
+        env=os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    report = json.loads(saved.read_text())
+    assert not report["passed"]
+    assert report["reason"].startswith("CUDA_DEVICE_MAX_CONNECTIONS=2: while one stream is parked, ")
