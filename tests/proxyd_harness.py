@@ -30,7 +30,11 @@ def until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> 
 
 
 class Daemon:
-    """A ``dsv41-proxyd`` of its own. Its log lines are kept in ``lines``. ``config``: worker and log level come from this file."""
+    """
+    A ``dsv41-proxyd`` of its own. Its log lines are kept in ``lines``. ``config``: worker and log level come from this file.
+
+    ``program``: the module that is run, with what goes before the daemon's own flags.
+    """
 
     def __init__(
         self,
@@ -40,12 +44,13 @@ class Daemon:
         socket_path: Path | None = None,
         config: Path | None = None,
         before: Sequence[str] = (),
+        program: Sequence[str] = ("proxyd",),
     ) -> None:
         self.path = socket_path or directory / "e.sock"
         self.worker = worker or f"ipc://{directory}/w"
         self.lines: list[dict[str, Any]] = []
         settings = [f"--worker={self.worker}", "--log-level=debug"] if config is None else [f"--config={config}"]
-        command = [*before, sys.executable, "-m", "proxyd", f"--socket={self.path}", "--metrics=127.0.0.1:0", *settings]
+        command = [*before, sys.executable, "-m", *program, f"--socket={self.path}", "--metrics=127.0.0.1:0", *settings]
         self.process = subprocess.Popen(
             [*command, "--log-format=json", *flags],
             stderr=subprocess.PIPE,

@@ -153,9 +153,9 @@ def worker(*, delay_ms: float = 0.0) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def daemon(directory: Path, endpoint: str, *flags: str) -> Iterator[Daemon]:
+def daemon(directory: Path, endpoint: str, *flags: str, program: Sequence[str] = ("proxyd",)) -> Iterator[Daemon]:
     """Give a daemon with that worker."""
-    with Daemon(directory, *flags, worker=endpoint) as process:
+    with Daemon(directory, *flags, worker=endpoint, program=program) as process:
         yield process
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
 from pathlib import Path
@@ -55,41 +54,6 @@ def test_adoption_makes_no_driver_call(short_dir: Path) -> None:
             assert one.stream.driver.calls() == before, "from the loss to the next session"
             one.ok(STEP)
         assert one.shim.status().adoptions == 1
-        assert one.wrong == 0
-
-
-@pytest.mark.parametrize("after_ms", [0, 1, 4, 9, 14, 19, 24])
-def test_a_stopped_daemon_never_writes_into_a_later_round(short_dir: Path, after_ms: int) -> None:
-    """Stopped somewhere in its loop, given up, and woken while the next session is at work: its late writes reach nobody."""
-    link, first, second = short_dir / "e.sock", short_dir / "1", short_dir / "2"
-    first.mkdir()
-    second.mkdir()
-    link.symlink_to(first / "e.sock")
-    with (
-        worker(delay_ms=15.0) as endpoint,
-        daemon(first, endpoint) as old,
-        engine(link, deadline_ms=200.0, self_test=after_ms == 0) as one,
-    ):
-        one.ok(STEP)
-        ticket = one.submit(STEP)
-        time.sleep(after_ms / 1e3)
-        old.process.send_signal(signal.SIGSTOP)
-        assert one.drained(), "released within its deadline"
-        one.book(ticket.ref, STEP, one.tensors.drafts[:2].tolist())
-
-        def lost() -> bool:
-            one.step(STEP)
-            return one.shim.session is None
-
-        until(lost, "the stopped daemon is given up")
-        link.unlink()
-        link.symlink_to(second / "e.sock")
-        with daemon(second, endpoint):
-            assert one.shim.wait_session(PATIENCE_S)
-            one.ok(STEP)
-            old.process.send_signal(signal.SIGCONT)
-            for index in range(20):
-                assert one.step([Ask(0, index, 2), Ask(1, 50 + index, 3)]) is Verdict.OK
         assert one.wrong == 0
 
 
