@@ -151,7 +151,7 @@ static enum hf_verdict carry(struct hfd_loop *l)
 
     if (atomic_load_explicit(&l->command, memory_order_relaxed) & HFD_COMMAND_DRAIN)
         return HF_DRAINING;
-    if (l->wire.round.n_requests == 0) /* an empty round: there is nobody to draft for */
+    if (l->wire.empty) /* nobody to draft for */
         return HF_OK;
     v = hfd_link_await(l, began);
     if (v != HF_OPEN)
@@ -216,7 +216,7 @@ static void book(struct hfd_loop *l, int verdict, uint64_t released)
 
     HFD_COUNT(l, rounds[verdict], 1);
     HFD_COUNT(l, context_only, l->wire.context_only);
-    if (verdict != HF_OK || l->wire.context_only || l->wire.round.n_requests == 0)
+    if (verdict != HF_OK || l->wire.context_only || l->wire.empty)
         return;
     hfd_histogram_add(&l->histograms[HFD_HISTOGRAM_ROUND], whole);
     hfd_histogram_add(&l->histograms[HFD_HISTOGRAM_NETWORK], network);

@@ -94,6 +94,7 @@ const char *hfd_wire_take(struct hfd_wire *w, uint32_t t)
         return fault;
     memcpy(w->requests, slot + 1, w->round.n_requests * sizeof(*w->requests));
     w->context_only = w->round.flags & HF_ROUND_CONTEXT_ONLY;
+    w->empty = w->round.n_requests == 0;
     return check_requests(w);
 }
 

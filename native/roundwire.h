@@ -19,6 +19,7 @@ struct hfd_wire {
     struct hf_request *requests; /* [max_requests] */
     uint32_t valid_rows;
     bool context_only;
+    bool empty; /* nobody in it: no ROUND is made of it */
     struct hfd_outgoing message;
     /* what message points to */
     unsigned char *head;

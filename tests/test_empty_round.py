@@ -20,9 +20,7 @@ from hostflag.verdicts import Skip, Verdict
 
 def test_it_goes_to_the_daemon_and_back_with_nothing_copied_and_no_worker(short_dir: Path) -> None:
     with Daemon(short_dir) as daemon, cuda() as gpu:
-        session = connect(
-            daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream, deadline_ms=10_000.0
-        )
+        session = connect(daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream, deadline_ms=10_000.0)
         batch = session.batch()
         assert not batch.empty
         assert session.submit(batch).skip is Skip.EMPTY
@@ -53,9 +51,7 @@ def test_it_goes_to_the_daemon_and_back_with_nothing_copied_and_no_worker(short_
 def test_it_is_not_for_a_batch_with_requests(short_dir: Path) -> None:
     """There ``empty`` says nothing: rows and drafts go as ever."""
     with Daemon(short_dir) as daemon, cuda() as gpu:
-        session = connect(
-            daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream, deadline_ms=10_000.0
-        )
+        session = connect(daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream, deadline_ms=10_000.0)
         batch = session.batch()
         Device(LARGE).fill(batch, [Ask(0, 2)])
         batch.empty = True

@@ -103,7 +103,9 @@ static void take(const struct hf_region *r, uint32_t t)
     ASAN_POISON_MEMORY_REGION(r->base, r->layout.bytes);
     ASAN_UNPOISON_MEMORY_REGION(slot, r->layout.slot_stride);
     fault = hfd_wire_take(&w, t);
-    if (!fault) {
+    if (!fault && w.empty) {
+        MUST(w.round.n_requests == 0 && w.round.n_rows == 0 && !w.context_only);
+    } else if (!fault) {
         ASAN_POISON_MEMORY_REGION(slot, r->layout.gpu_header);
         ASAN_UNPOISON_MEMORY_REGION(ring + w.round.ring_offset, w.round.ring_bytes);
         fault = hfd_wire_build(&w);
