@@ -89,6 +89,7 @@ def test_a_device_that_keeps_its_order_passes(short_dir: Path) -> None:
         assert all(step.passed for step in report.steps)
         assert {name: latency.rounds for name, latency in report.latencies.items()} == {
             "empty round": 5,
+            "without rows": 5,
             "3 requests": 5,
         }
         assert gpu.fake.registered == 0

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from engine_shim.batch import Batch
 from engine_shim.cudastream import MAX_CONNECTIONS, TO_DEVICE, CudaStream
 from engine_shim.errors import ShimError
 from engine_shim.selftest.arena import WORD, Arena
@@ -104,15 +105,18 @@ class Rounds:
         self._land()
         return f"a module load returned after {took_ms:.1f} ms, {'before' if parked else 'with'} the release of the parked round"
 
-    def measure(self, count: int) -> Latency:
-        """Time ``count`` rounds, one after the other. Raises Failed."""
+    def measure(self, count: int, *, empty: bool = False) -> Latency:
+        """Time ``count`` rounds of the arena's step, or empty ones, one after the other. Raises Failed."""
+        nobody = Batch(1)
+        nobody.empty = True
+        batch = nobody if empty else self._arena.batch
         submits, totals = [], []
         for _ in range(count):
             number, self._number = self._number, self._number + 1
             self._arena.stage(number)
             self._reached(self._stream.marker())
             began = time.perf_counter_ns()
-            ticket = self._session.submit(self._arena.batch)
+            ticket = self._session.submit(batch)
             submitted = time.perf_counter_ns()
             round_ = _round(ticket)
             until = began + int(WAIT_S * 1e9)

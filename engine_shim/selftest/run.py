@@ -143,13 +143,14 @@ class SelfTest:
     def _prove(self, stream: CudaStream) -> None:
         with (
             self._arena(stream, ROWS_EACH) as arena,
-            self._arena(stream, 0) as empty,
+            self._arena(stream, 0) as without_rows,
             self._session(stream, 0.0, "registration") as session,
         ):
             rounds = Rounds(stream, session, arena, arena.lanes)
             self._do("ordering", lambda: rounds.prove(self._rounds))
             if self._timed:
-                self._latencies["empty round"] = Rounds(stream, session, empty, 1).measure(self._timed)
+                self._latencies["empty round"] = rounds.measure(self._timed, empty=True)
+                self._latencies["without rows"] = Rounds(stream, session, without_rows, 1).measure(self._timed)
                 self._latencies[f"{arena.requests} requests"] = rounds.measure(self._timed)
 
     def _load(self, stream: CudaStream) -> None:
