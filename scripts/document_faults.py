@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +29,9 @@ from dsv41_rehearse.drills.table import cells  # noqa: E402
 DOCUMENT: Final = ROOT / "docs" / "FAULTS.md"
 FIGURES: Final = ROOT / "docs" / "faults.json"
 SCALES: Final = ("quick", "full")
-KEPT: Final = tuple(name for name in Row.__dataclass_fields__ if name != "details")
+WORST_FIRST: Final = ("WRONG", "STALLED", "SKIPPED", "GOOD")
+SHOWN: Final = tuple(name for name in Row.__dataclass_fields__ if name not in {"details", "late"})
+KEPT: Final = (*SHOWN, "verdict", "wrong")
 HEAD: Final = """\
 # What happens when something dies
 
@@ -43,9 +46,9 @@ Deadline 200 ms, network timeout 150 ms unless a fault says otherwise. Times are
 the process's last thread, seen by a process of real-time priority that waits for nothing else, so a loss can be seen before it:
 the kernel closes the sockets of the dying first.
 
-A machine that stands still is not a fault of the product: a thread beside each drill naps and notes by how much its naps are too
-long. Only where every time that is out of its bound is late by less than that, and nothing else is wrong, a drill says STALLED:
-it shows nothing, and is run once more by itself. SKIPPED says what the machine lacks.
+A machine that stands still is not a fault of the product: beside each drill a small process on each processor naps and notes when
+its naps were too long. Only where every time that is out of its bound is late by less than such a stall has of that very time, and
+nothing else is wrong, a drill says STALLED: it shows nothing, and is run once more by itself. SKIPPED says what the machine lacks.
 """
 COLUMNS: Final = (
     "drill",
@@ -69,16 +72,28 @@ def load() -> dict[str, Any]:
 
 
 def take(figures: dict[str, Any], path: Path) -> None:
-    """Take a run's rows; of a drill that was repeated the worst verdict counts, then the last row."""
+    """Take a run's rows. Of a drill that was repeated: how often each verdict, and the last row with the worst of them."""
     run = json.loads(path.read_text(encoding="utf-8"))
     where = {name: run[name] for name in ("commit", "machine", "date", "seed")}
-    fresh: dict[str, Any] = {}
+    fresh: dict[str, list[dict[str, Any]]] = {}
     for row in run["rows"]:
-        kept = {name: row[name] for name in KEPT if name in row} | {"verdict": row["verdict"], "run": where}
-        before = fresh.get(row["drill"])
-        if before is None or before["verdict"] != "WRONG":
-            fresh[row["drill"]] = kept
-    figures[run["scale"]].update(fresh)
+        kept = {name: row[name] for name in KEPT if name in row} | {"run": where}
+        fresh.setdefault(row["drill"], []).append(kept)
+    for name, rows in fresh.items():
+        count = Counter(row["verdict"] for row in rows)
+        worst = next(verdict for verdict in WORST_FIRST if count[verdict])
+        shown = [row for row in rows if row["verdict"] == worst][-1]
+        shown["verdicts"] = {verdict: count[verdict] for verdict in WORST_FIRST if count[verdict]}
+        figures[run["scale"]][name] = shown
+
+
+def verdict_of(row: dict[str, Any]) -> str:
+    """Return the verdict; of a drill that was repeated, each with how often it came: none hides another."""
+    verdicts: dict[str, int] = row.get("verdicts", {})
+    times = sum(verdicts.values())
+    if times <= 1:
+        return str(row["verdict"])
+    return ", ".join(f"{verdict} {count} of {times}" for verdict, count in verdicts.items())
 
 
 def lines(figures: dict[str, Any]) -> Iterator[str]:
@@ -97,14 +112,18 @@ def lines(figures: dict[str, Any]) -> Iterator[str]:
         yield from _origins(rows)
         yield f"{_row(*COLUMNS)}\n{'|---' * len(COLUMNS)}|"
         for name, row in rows:
-            values = Row(**{key: value for key, value in row.items() if key in KEPT})
-            happened = row["skipped"] or row["happened"] + (
-                f" (second try; the first: {row['first']})" if row.get("first") else ""
-            )
-            yield _row(f"`{name}`", row["verdict"], *cells(values), f"{row['stall_ms']:g}", happened)
+            values = Row(**{key: value for key, value in row.items() if key in SHOWN})
+            yield _row(f"`{name}`", verdict_of(row), *cells(values), f"{row['stall_ms']:g}", _happened(row))
         lacking = [name for name in registry.DRILLS if name not in figures[scale]]
         if lacking:
             yield f"\nNot run with these counts yet: {', '.join(f'`{name}`' for name in lacking)}."
+
+
+def _happened(row: dict[str, Any]) -> str:
+    if row["skipped"]:
+        return str(row["skipped"])
+    first = f" (second try; the first: {row['first']})" if row.get("first") else ""
+    return "; ".join([row["happened"] + first, *row.get("wrong", [])])
 
 
 def _origins(rows: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:

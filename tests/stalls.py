@@ -11,29 +11,21 @@ that something was left behind or that nothing moved any more is never run again
 
 from __future__ import annotations
 
-import mmap
-import os
 import re
-import subprocess
-import sys
-import tempfile
-import time
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from _pytest.runner import runtestprotocol
-from stallwatch import NAP_S, NOTES
+
+from dsv41_rehearse.drills.stalls import Stalls
 
 
 # A sleeper on a processor that others keep busy is late by up to 8 ms (measured at a load of 4 on 2 processors). The tightest bounds of
 # the tests, the network timeouts and handshakes of their daemons, are 50 ms.
 STALL_MS: Final = 50.0
-MOST_WATCHERS: Final = 8
-START_S: Final = 5.0
 # In what a failed test shows, its source aside.
 NEVER: Final = re.compile(
     r"(?<![\w.-])-(?:4|6|7|8|11)(?![\w.])|SIGSEGV|SIGABRT|SIGBUS|SIGILL|Segmentation fault|Fatal Python error|core dumped|Sanitizer"
@@ -41,55 +33,12 @@ NEVER: Final = re.compile(
 )
 
 
-class Watchers:
-    """The processes that measure, and what they note."""
-
-    def __init__(self) -> None:
-        cpus = sorted(os.sched_getaffinity(0))[:MOST_WATCHERS]
-        self._began = 0.0
-        self._places = [number * NOTES.size for number in range(len(cpus))]
-        with tempfile.TemporaryFile() as file:
-            file.truncate(mmap.PAGESIZE)
-            self._notes = mmap.mmap(file.fileno(), 0)
-            script = str(Path(__file__).with_name("stallwatch.py"))
-            self.processes = [
-                subprocess.Popen(
-                    [sys.executable, "-I", "-S", script, str(file.fileno()), str(at), str(cpu)],
-                    pass_fds=[file.fileno()],
-                    env={},  # it carries no mark of ours: it belongs to no test
-                )
-                for at, cpu in zip(self._places, cpus, strict=True)
-            ]
-        # What stalls them before their first note is seen by nobody.
-        until = time.monotonic() + START_S
-        while not all(NOTES.unpack_from(self._notes, at)[1] for at in self._places) and time.monotonic() < until:
-            time.sleep(NAP_S)
-
-    def begin(self) -> None:
-        """Forget what was."""
-        self._began = time.monotonic()
-        for at in self._places:
-            NOTES.pack_into(self._notes, at, 0.0, self._began)
-
-    def longest_ms(self) -> float:
-        """Return the longest stall since ``begin``; one that is not over counts as far as it went."""
-        now = time.monotonic()
-        noted = [NOTES.unpack_from(self._notes, at) for at in self._places]
-        return max(float(max(longest_ms, (now - last - NAP_S) * 1000)) for longest_ms, last in noted)
-
-    def close(self) -> None:
-        """End them."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        self._notes.close()
-
-
-class Stalls:
+class Plugin:
     """The plugin. ``watchers``: for its own tests."""
 
     def __init__(self) -> None:
-        self.watchers = Watchers()
+        self.watchers = Stalls()
+        self.watchers.start()
         self._again: list[tuple[str, float, str]] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -153,4 +102,4 @@ def shown(reports: Sequence[pytest.TestReport]) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Begin to watch, unless no test is run."""
     if not config.option.collectonly:
-        config.pluginmanager.register(Stalls(), "stalls in tests")
+        config.pluginmanager.register(Plugin(), "stalls in tests")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import time
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +24,23 @@ from dsv41_rehearse.drills.losses import Killed, judge
 from dsv41_rehearse.drills.regions import difference
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.stalls import Stalls
+from dsv41_rehearse.drills.timed import Timed, Window, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
 MS = 1_000_000
+
+
+class Stood:
+    """A machine that stood still at these times (ms, from and to)."""
+
+    def __init__(self, *stalls: tuple[float, float]) -> None:
+        self._stalls = stalls
+
+    def longest_ms(self, window: Window | None = None) -> float:
+        since, until = (0.0, 1e12) if window is None else (window.since_ns / MS, window.until_ns / MS)
+        return max((min(end, until) - max(begin, since) for begin, end in self._stalls), default=0.0)
 
 
 @pytest.fixture
@@ -62,40 +74,85 @@ def test_every_drill_of_the_contract_is_registered_once_and_in_its_order() -> No
     [(19.0, 0.0, "GOOD"), (25.0, 0.0, "WRONG"), (25.0, 4.0, "WRONG"), (25.0, 6.0, "STALLED"), (None, 900.0, "WRONG")],
 )
 def test_a_time_is_held_against_its_bound_and_the_stalls(value: float | None, stall_ms: float, verdict: str) -> None:
-    row = Row("x", "y", stall_ms=stall_ms)
+    row = Row("x", "y")
     row.bound("seen", value, 20.0)
+    row.hold(Stood((0.0, stall_ms)))
     assert row.verdict == verdict
+    assert ("held against the longest stall of the whole drill" in row.details) == (value == 25.0), "the row says so"
+
+
+@pytest.mark.parametrize(
+    ("stall", "verdict"),
+    [
+        ((1000.0, 1006.0), "STALLED"),
+        ((1016.0, 1400.0), "STALLED"),  # it went on after the time was taken
+        ((500.0, 1010.0), "STALLED"),
+        ((1008.0, 1012.0), "WRONG"),  # shorter than it was late
+        ((0.0, 900.0), "WRONG"),  # before
+        ((1100.0, 2600.0), "WRONG"),  # after
+    ],
+)
+def test_a_stall_excuses_only_what_it_overlaps(stall: tuple[float, float], verdict: str) -> None:
+    row = Row("x", "y")
+    row.bound("seen", 25.0, 20.0, since_ns=1000 * MS)
+    row.hold(Stood(stall))
+    assert row.verdict == verdict
+    assert not row.details
+
+
+def test_a_time_that_a_stall_explains_hides_no_other() -> None:
+    row = Row("x", "y")
+    row.bounds("seen", [Timed(700.0, 1000 * MS), Timed(25.0, 5000 * MS)], 20.0)
+    row.hold(Stood((900.0, 1800.0)))
+    assert row.verdict == "WRONG"
+    assert [one.excused for one in row.late] == [True, False]
+
+
+def test_the_longest_of_times_is_none_where_one_never_came() -> None:
+    assert longest_ms([Timed(3.0, 0), Timed.between(2 * MS, 9 * MS)]) == 7.0
+    assert longest_ms([Timed(3.0, 0), Timed.between(2 * MS, None)]) is None
+    assert longest_ms([]) is None
 
 
 def test_a_time_that_came_too_early_is_no_stall() -> None:
-    row = Row("x", "y", stall_ms=900.0)
+    row = Row("x", "y")
     row.bound("lost", 100.0, 520.0, 400.0)
+    row.hold(Stood((0.0, 900.0)))
     assert row.verdict == "WRONG"
 
 
 def test_a_stall_excuses_nothing_but_times() -> None:
     for spoilt in (Row("x", "y", wrong_drafts=1), Row("x", "y", leaks=["a"]), Row("x", "y", faults=["b"])):
-        spoilt.stall_ms = 900.0
         spoilt.bound("seen", 25.0, 20.0)
+        spoilt.hold(Stood((0.0, 900.0)))
         assert spoilt.verdict == "WRONG"
         assert spoilt.wrong
 
 
 def test_every_late_time_has_to_be_excused() -> None:
-    row = Row("x", "y", stall_ms=10.0)
+    row = Row("x", "y")
     row.bound("seen", 25.0, 20.0)
     row.bound("released", 90.0, 20.0)
+    row.hold(Stood((0.0, 10.0)))
     assert row.verdict == "WRONG"
 
 
 @pytest.mark.parametrize(
-    ("count", "stall_ms", "verdict"), [(0, 0.0, "GOOD"), (1, 50.0, "WRONG"), (1, 186.0, "STALLED")]
+    ("rounds", "stall", "verdict"),
+    [
+        ([], (0.0, 0.0), "GOOD"),
+        ([Window(1000 * MS, 1201 * MS)], (1000.0, 1050.0), "WRONG"),
+        ([Window(1000 * MS, 1201 * MS)], (1005.0, 1200.0), "STALLED"),
+        ([Window(1000 * MS, 1201 * MS)], (3000.0, 4600.0), "WRONG"),
+        ([Window(1000 * MS, 1201 * MS), Window(9000 * MS, 9201 * MS)], (1005.0, 2600.0), "WRONG"),
+    ],
 )
 def test_rounds_that_expire_without_a_fault_are_a_fault_where_nothing_stood_still(
-    count: int, stall_ms: float, verdict: str
+    rounds: list[Window], stall: tuple[float, float], verdict: str
 ) -> None:
-    row = Row("x", "y", stall_ms=stall_ms)
-    row.expired("the soak", count, 200.0, 15.0)
+    row = Row("x", "y")
+    row.expired("the soak", rounds, 200.0, 15.0)
+    row.hold(Stood(stall))
     assert row.verdict == verdict
 
 
@@ -108,15 +165,16 @@ def test_a_drill_that_raises_is_wrong_and_those_after_it_run(console: Console) -
     assert "RuntimeError: no such thing" in said(console)
 
 
-def test_a_drill_that_stalled_is_run_once_more_by_itself(console: Console) -> None:
+def test_a_drill_that_stalled_is_run_once_more_by_itself(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     lateness = iter([1.0, 0.0])
 
     def late_once(_plan: Plan) -> Row:
-        time.sleep(0.05)  # the naps beside it are longer than 2 ms by more than nothing
         row = Row("made-up", "fine")
-        row.late, row.late_ms = (["late"], [1e-9]) if next(lateness) else ([], [])
+        if next(lateness):
+            row.bound("late", 25.0, 20.0)
         return row
 
+    monkeypatch.setattr(Stalls, "longest_ms", lambda *_: 30.0)
     (row,) = run(console, drill(late_once))
     assert row.verdict == "GOOD"
     assert row.first is not None
@@ -168,7 +226,9 @@ def killed(**changes: Any) -> Killed:
         "hurt_ns": 0, "reason": "HANGUP", "lost_ns": 1 * MS, "ready_ns": 400 * MS, "back_ns": 700 * MS, "released_ns": [5 * MS],
         "pid_before": 1, "pid_after": 2,
     }  # fmt: skip
-    return Killed(Loss(**{**values, **changes}), dying_ms=3.0, real_time=True)
+    loss = Loss(**{**values, **changes})
+    parked = [Timed(ns / MS, loss.hurt_ns) for ns in loss.released_ns]
+    return Killed(loss, parked, dying_ms=3.0, real_time=True)
 
 
 @pytest.mark.parametrize(

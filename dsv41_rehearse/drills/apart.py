@@ -180,8 +180,8 @@ def main() -> int:
         driven = drive(how, watch)
     made = asdict(report(how, driven, None, [], expect_ok=False))
     releases = driven.sessions.releases
-    # The longest that a round was parked which the watchdog ended.
-    made["held_ms"] = max(((one.past_ns - one.gathered_ns) / 1e6 for one in releases), default=None)
+    # For how long each round was parked that the watchdog ended, and since when.
+    made["held"] = [((one.past_ns - one.gathered_ns) / 1e6, one.gathered_ns) for one in releases]
     write(Path(asked["report"]), made)
     return 0
 

@@ -15,6 +15,7 @@ from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.said import Said
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
@@ -27,14 +28,14 @@ SPENT: Final = "sessions were lost unplanned"
 
 @dataclass
 class Spending:
-    """The act. ``without_s``: target-only with a daemon there. ``back_ms``: from the moment that one came back to the first draft."""
+    """The act. ``without_s``: target-only with a daemon there. ``back``: from the moment that one came back to the first draft."""
 
     stage: Stage
     reset_s: float
     times: int
     row: Row
     without_s: list[float] = field(default_factory=list)
-    back_ms: list[float] = field(default_factory=list)
+    back: list[Timed] = field(default_factory=list)
     kills: int = 0
 
     def act(self, _engine: Engine, drafting: ShimDrafting) -> None:
@@ -76,7 +77,7 @@ class Spending:
             self.row.faults.append("the budget did not come back")
             return
         self.without_s.append(round(time.monotonic() - began, 2))
-        self.back_ms.append((back.first_ok_ns - comes_ns) / 1e6)
+        self.back.append(Timed.between(comes_ns, back.first_ok_ns))
         self.row.expect(back.met_ns >= comes_ns - 20_000_000, "a session came before the budget did")
 
 
@@ -92,8 +93,9 @@ def _budget_spent(plan: Plan) -> Row:
     )
     lines = said.lines(SPENT, logging.ERROR)
     row.expect(len(lines) == times, f"said {len(lines)} times that the budget is spent, {times} would do")
-    row.recovered_ms = max((round(ms, 1) for ms in spending.back_ms), default=None)
-    row.bound("drafting again after the budget came back", row.recovered_ms, BACK_MS)
+    row.recovered_ms = longest_ms(spending.back)
+    row.expect(times == spending.times, f"the budget came back {times} of {spending.times} times")
+    row.bounds("drafting again after the budget came back", spending.back, BACK_MS)
     row.details |= {"said": lines, "target_only_s": spending.without_s}
     return played.fill(row)
 

@@ -19,6 +19,7 @@ from dsv41_rehearse.drills.leaving import CLOSE_S, NAMES
 from dsv41_rehearse.drills.logs import events
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 from dsv41_rehearse.stack import Child
 
@@ -36,7 +37,7 @@ GONE_MS: Final = 1_000.0
 
 @dataclass
 class Leaves:
-    """The act. ``closed``: by how it left, what its close took and said. ``gone_ms``: from its end to the daemon's having let go."""
+    """The act. ``closed``: by how it left, what its close took and said. ``gone``: from its end to the daemon's having let go."""
 
     stage: Stage
     times: int
@@ -44,12 +45,12 @@ class Leaves:
     other: Child
     socket: Path
     closed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    gone_ms: list[float] = field(default_factory=list)
+    gone: list[Timed] = field(default_factory=list)
 
     def act(self, _engine: Engine, _drafting: ShimDrafting) -> None:
         """Each of them so many times."""
         self._leave("exit")  # what the daemon loads once is loaded
-        self.gone_ms.clear()
+        self.gone.clear()
         held = unharmed.Held(self.stage.newest_daemon.pid)
         for _ in range(self.times):
             for how in NAMES:
@@ -79,15 +80,15 @@ class Leaves:
             finally:
                 if how == "stop":
                     daemon.resume()
-        ended = time.monotonic()
+        ended_ns = time.monotonic_ns()
         self._judge(how, there=there, status=engine.returncode, out=out, err=err)
         while len(events(daemon, "session over", engine=NAMES[how])) <= known:
-            if time.monotonic() > ended + GONE_S:
+            if time.monotonic_ns() > ended_ns + GONE_S * 1e9:
                 self.row.faults.append(f"{how}: the daemon did not notice its end")
                 return
             time.sleep(0.002)
         if how != "stuck":  # it says goodbye after its last word
-            self.gone_ms.append((time.monotonic() - ended) * 1e3)
+            self.gone.append(Timed.between(ended_ns, time.monotonic_ns()))
 
     def _judge(self, how: str, *, there: bool, status: int, out: str, err: str) -> None:
         row = self.row
@@ -99,7 +100,7 @@ class Leaves:
             return
         made: dict[str, Any] = json.loads(out)
         self.closed.setdefault(how, []).append(made)
-        row.bound(f"{how}: the close", made["close_ms"], CLOSE_MS[how])
+        row.bound(f"{how}: the close", made["close_ms"], CLOSE_MS[how], since_ns=made["since_ns"])
         if how == "stuck":
             row.expect("stream" in made["said"], f"{how}: the close said {made['said']!r}")
             row.expect(made["maps"] > 0, f"{how}: memory that the stream may still touch was unmapped")
@@ -121,8 +122,9 @@ def _shim_close(plan: Plan) -> Row:
     row.happened = "left with a round parked, behind work that never ends, and without a close"
     closes = {how: [one["close_ms"] for one in made] for how, made in leaves.closed.items()}
     row.released_ms = max((ms for how in closes for ms in closes[how] if how == "close"), default=None)
-    row.detected_ms = max((round(ms, 1) for ms in leaves.gone_ms), default=None)
-    row.bound("the daemon has let go", row.detected_ms, GONE_MS)
+    row.detected_ms = longest_ms(leaves.gone)
+    row.expect(bool(leaves.gone), "it is not known when the daemon let go")
+    row.bounds("the daemon has let go", leaves.gone, GONE_MS)
     row.details |= {"close_ms": closes, "stuck said": [one["said"] for one in leaves.closed.get("stuck", [])]}
     return played.fill(row)
 

@@ -17,6 +17,7 @@ from dsv41_rehearse.drills import regions
 from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.drills.witness import Witness
 from dsv41_rehearse.engine import Engine
 from dsv41_rehearse.proc import alive
@@ -34,12 +35,12 @@ STARTED_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Dump:
-    """Times in ms from the signal. ``core_mib``: what was dumped, 0 for nothing."""
+    """From the signal; ``released``: or from the gathering. ``core_mib``: what was dumped, 0 for nothing."""
 
     dying_ms: float
-    lost_ms: float | None
+    lost: Timed
     reason: str | None
-    released_ms: list[float]
+    released: list[Timed]
     core_mib: float
 
 
@@ -78,14 +79,11 @@ def _core_dump(plan: Plan) -> Row:
     dying = max((dump.dying_ms for dump in dumps), default=0.0)
     row.happened = f"{len(dumps)} times, cores of {max((dump.core_mib for dump in dumps), default=0):.0f} MiB, {dying:.0f} ms to die"
     row.expect(all(dump.core_mib >= mib for dump in dumps), "there was no such core")
-    lost = [dump.lost_ms for dump in dumps if dump.lost_ms is not None]
-    row.detected_ms = round(max(lost), 1) if lost else None
-    row.bound("loss seen after the signal", row.detected_ms, LOST_MS)
-    released = [ms for dump in dumps for ms in dump.released_ms]
-    if released:
-        row.released_ms = round(max(released), 1)
-        row.bound("a parked round released", row.released_ms, RELEASED_MS)
-    row.parked = max((len(dump.released_ms) for dump in dumps), default=0)
+    lost, released = [dump.lost for dump in dumps], [one for dump in dumps for one in dump.released]
+    row.detected_ms, row.released_ms = longest_ms(lost), longest_ms(released)
+    row.bounds("loss seen after the signal", lost, LOST_MS)
+    row.bounds("a parked round released", released, RELEASED_MS)
+    row.parked = max((len(dump.released) for dump in dumps), default=0)
     row.details["reasons"] = sorted({str(dump.reason) for dump in dumps})
     return played.fill(row)
 
@@ -115,9 +113,9 @@ def _dump(row: Row, stage: Stage, drafting: ShimDrafting, mib: int) -> Dump | No
     releases = [one for one in sessions.releases if one.session == before.id]
     return None if back is None else Dump(
         dying_ms=(died_ns - sent_ns) / 1e6,
-        lost_ms=(back.lost_before_ns - sent_ns) / 1e6,
+        lost=Timed.between(sent_ns, back.lost_before_ns),
         reason=back.lost_before,
-        released_ms=[(one.past_ns - max(sent_ns, one.gathered_ns)) / 1e6 for one in releases],
+        released=[Timed.between(max(sent_ns, one.gathered_ns), one.past_ns) for one in releases],
         core_mib=_take_core(stage.stack.directory / "cores"),
     )  # fmt: skip
 

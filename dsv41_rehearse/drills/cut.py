@@ -14,6 +14,7 @@ from dsv41_rehearse.drill import BACK_S
 from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.drills.tun import FAR, Network, NoTunError, Weather
 from dsv41_rehearse.engine import Engine
 
@@ -35,11 +36,11 @@ WEATHERS: Final = {
 
 @dataclass
 class Spell:
-    """What came of one kind: rounds by verdict, the longest that one took, how long after its end until the first drafts."""
+    """What came of one kind: rounds by verdict, what those without drafts took, how long after its end until the first drafts."""
 
     verdicts: dict[str, int] = field(default_factory=dict)
-    longest_ms: float = 0.0
-    back_ms: list[float] = field(default_factory=list)
+    took: list[Timed] = field(default_factory=list)
+    back: list[Timed] = field(default_factory=list)
 
 
 @dataclass
@@ -71,9 +72,8 @@ class Spells:
         for verdict, count in dict(engine.tally.rounds).items():
             spell.verdicts[verdict] = spell.verdicts.get(verdict, 0) + count - before.get(verdict, 0)
         ended = drafting.sessions.fell_back[known:]
-        spell.longest_ms = max([spell.longest_ms, *(round(one.took_ms, 1) for one in ended)])
-        if back_ns is not None:
-            spell.back_ms.append(round((back_ns - fine_ns) / 1e6, 1))
+        spell.took += [Timed(one.took_ms, one.gathered_ns) for one in ended]
+        spell.back.append(Timed.between(fine_ns, back_ns))
         return back_ns is not None
 
 
@@ -114,13 +114,14 @@ def _judge(row: Row, spells: Spells) -> None:
     shown: dict[str, Any] = {}
     for name, spell in spells.spells.items():
         # Nothing that the daemon decided took longer than the timeout, whatever the network did.
-        row.bound(f"{name}: the longest round", spell.longest_ms, TIMEOUT_MS)
-        row.bound(f"{name}: drafting again after it", max(spell.back_ms, default=None), BACK_MS)
-        shown[name] = {"rounds": spell.verdicts, "longest_ms": spell.longest_ms, "back_ms": spell.back_ms}
+        row.bounds(f"{name}: a round without drafts", spell.took, TIMEOUT_MS)
+        row.bounds(f"{name}: drafting again after it", spell.back, BACK_MS)
+        back_ms = [one.ms for one in spell.back]
+        shown[name] = {"rounds": spell.verdicts, "longest_ms": longest_ms(spell.took), "back_ms": back_ms}
     cut = spells.spells.get("blackhole", Spell())
     row.expect(cut.verdicts.get("TIMEOUT", 0) > 0, "no round ran into the timeout: nothing was cut")
-    row.released_ms = max((spell.longest_ms for spell in spells.spells.values()), default=None)
-    row.recovered_ms = max((ms for spell in spells.spells.values() for ms in spell.back_ms), default=None)
+    row.released_ms = longest_ms(one for spell in spells.spells.values() for one in spell.took)
+    row.recovered_ms = longest_ms(one for spell in spells.spells.values() for one in spell.back)
     row.details["weather"] = shown
 
 

@@ -18,6 +18,7 @@ from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.scrape import counters
 from dsv41_rehearse.drills.stage import Stage
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
@@ -33,12 +34,12 @@ DYING_S: Final = 600.0
 
 @dataclass
 class Deaths:
-    """The act. ``seen_ms``: from the kill to the daemon's having forgotten the session."""
+    """The act. ``seen``: from the kill to the daemon's having forgotten the session."""
 
     stage: Stage
     plan: Plan
     row: Row
-    seen_ms: list[float] = field(default_factory=list)
+    seen: list[Timed] = field(default_factory=list)
     points: dict[str, int] = field(default_factory=dict)
 
     def act(self, _engine: Engine, _drafting: ShimDrafting) -> None:
@@ -49,30 +50,29 @@ class Deaths:
         for number in range(self.plan.count(*KILLED)):
             self._kill(number + 1)
         self.points = self._die(self.plan.count(*DYING))
-        self._gone(time.monotonic())
+        self._gone(time.monotonic_ns())
         held.back(self.row, MAY_MIB)
 
     def _kill(self, number: int) -> None:
         engine = Apart(self.stage, name=f"engine-{number}")
         if engine.wait_drafted(3) is None:
             self.row.faults.append(f"an engine had no drafts to begin with: {engine.child.tail()}")
-        killed = time.monotonic()
-        engine.child.kill()
+        killed_ns = engine.child.kill()
         self.stage.stack.forget(engine.child)
-        took_ms = self._gone(killed)
-        if number and took_ms is not None:
-            self.seen_ms.append(took_ms)
+        seen = self._gone(killed_ns)
+        if number and seen is not None:
+            self.seen.append(seen)
 
-    def _gone(self, since: float) -> float | None:
-        """Wait until only the bystander's session is there. Returns after how many ms."""
-        while time.monotonic() < since + unharmed.SETTLED_S:
+    def _gone(self, since_ns: int) -> Timed | None:
+        """Wait until only the bystander's session is there. Returns how long that took; None: it did not come to that."""
+        while time.monotonic_ns() < since_ns + unharmed.SETTLED_S * 1e9:
             now = counters(self.stage.newest_daemon)
             if (
                 now['sessions{state="running"}'] == 1
                 and now['sessions{state="ending"}'] == 0
                 and not now["handshaking"]
             ):
-                return (time.monotonic() - since) * 1e3
+                return Timed.between(since_ns, time.monotonic_ns())
             time.sleep(0.005)
         self.row.faults.append("sessions of engines that are gone are still there")
         return None
@@ -105,11 +105,14 @@ def _engine_kill(plan: Plan) -> Row:
         deaths = Deaths(stage, plan, row)
         played = stage.run(deaths.act)
     row.happened = (
-        f"{len(deaths.seen_ms)} engines killed with a round parked, {sum(deaths.points.values())} more where they stood"
+        f"{len(deaths.seen)} engines killed with a round parked, {sum(deaths.points.values())} more where they stood"
     )
     row.details["killed at"] = deaths.points
-    row.detected_ms = max((round(ms, 1) for ms in deaths.seen_ms), default=None)
-    row.bound("the daemon has let go", row.detected_ms, GONE_MS)
+    row.detected_ms = longest_ms(deaths.seen)
+    row.expect(
+        len(deaths.seen) == plan.count(*KILLED), f"only {len(deaths.seen)} engines were killed with a round parked"
+    )
+    row.bounds("the daemon has let go", deaths.seen, GONE_MS)
     unharmed.rounds(row, played)
     return played.fill(row)
 

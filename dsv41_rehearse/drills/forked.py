@@ -19,6 +19,7 @@ from dsv41_rehearse.drills.logs import events
 from dsv41_rehearse.drills.losses import Killed, judge, kill_daemon
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
@@ -51,12 +52,12 @@ def living_child() -> Iterator[None]:
 
 @dataclass
 class Forks:
-    """The act. By whether the engine had a child: ``killed`` daemons; ``gone_ms``: from an engine's kill to the daemon's having noticed."""
+    """The act. By whether the engine had a child: ``killed`` daemons; ``gone``: from an engine's kill to the daemon's having noticed."""
 
     stage: Stage
     times: int
     killed: dict[bool, list[Killed]] = field(default_factory=lambda: {True: [], False: []})
-    gone_ms: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
+    gone: dict[bool, list[Timed]] = field(default_factory=lambda: {True: [], False: []})
     faults: list[str] = field(default_factory=list)
 
     def act(self, _engine: Engine, drafting: ShimDrafting) -> None:
@@ -91,13 +92,13 @@ class Forks:
             if engine.stdout.readline() != "there\n":
                 self.faults.append(f"{name} had no session")
                 return
-            killed = time.monotonic()
+            killed_ns = time.monotonic_ns()
             engine.kill()
             daemon = self.stage.newest_daemon
             if not drafting.sessions.wait(lambda: bool(events(daemon, "session over", engine=name)), OVER_S):
                 self.faults.append(f"{name}: the daemon did not notice its end")
                 return
-            self.gone_ms[child].append((time.monotonic() - killed) * 1e3)
+            self.gone[child].append(Timed.between(killed_ns, time.monotonic_ns()))
             # The child ends with its standard input.
 
 
@@ -107,17 +108,19 @@ def _forked_child(plan: Plan) -> Row:
         played = stage.run(forks.act)
     row = Row(
         "forked-child",
-        f"{len(forks.killed[True])} daemons and {len(forks.gone_ms[True])} engines killed while a forked child runs, as many without",
+        f"{len(forks.killed[True])} daemons and {len(forks.gone[True])} engines killed while a forked child runs, as many without",
     )
     row.faults += forks.faults
     without = judge(Row("", ""), forks.killed[False])
     judge(row, forks.killed[True])
     row.details["seen_ms without a child"] = without.detected_ms
-    with_ms, without_ms = max(forks.gone_ms[True], default=None), max(forks.gone_ms[False], default=0.0)
-    row.bound("the daemon noticed the engine's end", with_ms, GONE_MS)
-    if with_ms is not None:
-        row.bound("longer than without a child", with_ms - without_ms, MORE_MS)
-    row.details["engine's end seen_ms"] = {"with": forks.gone_ms[True], "without": forks.gone_ms[False]}
+    row.expect(len(forks.gone[True]) == forks.times, f"only {len(forks.gone[True])} of {forks.times} ends were noticed")
+    row.bounds("the daemon noticed the engine's end", forks.gone[True], GONE_MS)
+    without_ms = longest_ms(forks.gone[False]) or 0.0
+    row.bounds("that, with a child, against without", forks.gone[True], without_ms + MORE_MS)
+    row.details["engine's end seen_ms"] = {
+        how: [one.ms for one in forks.gone[child]] for how, child in (("with", True), ("without", False))
+    }
     return played.fill(row)
 
 

@@ -18,6 +18,7 @@ from dsv41_rehearse.drills.relay import Relay
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.scrape import counters, dropped, grown
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
@@ -38,15 +39,15 @@ BACK_MS: Final = 5000.0  # a breaker that has opened tries at most every 4 s
 
 @dataclass
 class Garbage:
-    """The act. ``verdicts``: by deed, what its round ended with. ``hung_up_ms``: from the first byte. ``grew_mib``: the daemon, at most."""
+    """The act. ``verdicts``: by deed, what its round ended with. ``hung_up``: from the first byte. ``grew_mib``: the daemon, at most."""
 
     stage: Stage
     relay: Relay
     each: int
     verdicts: dict[str, list[str]] = field(default_factory=dict)
-    hung_up_ms: dict[str, list[float]] = field(default_factory=dict)
+    hung_up: dict[str, list[Timed]] = field(default_factory=dict)
     grew_mib: float = 0.0
-    back_ms: float = 0.0
+    back: list[Timed] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def act(self, _engine: Engine, drafting: ShimDrafting) -> None:
@@ -87,8 +88,8 @@ class Garbage:
             self.relay.ask(Deed.NONE, count=0)
             return
         self.grew_mib = max(self.grew_mib, most - before)
-        took_ms = (board.get("hung_up_ns") - board.get("began_ns")) / 1e6
-        self.hung_up_ms.setdefault(deed.name, []).append(round(took_ms, 1))
+        took = Timed.between(board.get("began_ns"), board.get("hung_up_ns"))
+        self.hung_up.setdefault(deed.name, []).append(took)
         self._drafting_again(drafting, deed)
 
     def _drafting_again(self, drafting: ShimDrafting, deed: Deed) -> None:
@@ -97,7 +98,7 @@ class Garbage:
         if back_ns is None:
             self.faults.append(f"{deed.name}: no drafts any more")
         else:
-            self.back_ms = max(self.back_ms, (back_ns - now) / 1e6)
+            self.back.append(Timed.between(now, back_ns))
         pause(drafting, 0.05)
 
 
@@ -116,15 +117,16 @@ def _worker_garbage(plan: Plan) -> Row:
     )
     row.faults += garbage.faults
     row.expect({one.pid for one in played.driven.sessions.seen} == {pid}, "another daemon")
-    hung_up = [ms for times in garbage.hung_up_ms.values() for ms in times]
-    row.detected_ms = max(hung_up, default=None)
-    row.bound("the daemon hangs up", row.detected_ms, HUNG_UP_MS)
+    hung_up = [one for times in garbage.hung_up.values() for one in times]
+    row.detected_ms = longest_ms(hung_up)
+    row.expect(bool(hung_up), "the daemon never hung up")
+    row.bounds("the daemon hangs up", hung_up, HUNG_UP_MS)
     row.expect(garbage.grew_mib <= MIB, f"the daemon grew by {garbage.grew_mib:.0f} MiB, bound {MIB:g}")
-    row.recovered_ms = round(garbage.back_ms, 1)
-    row.bound("drafting again", garbage.back_ms, BACK_MS)
+    row.recovered_ms = longest_ms(garbage.back)
+    row.bounds("drafting again", garbage.back, BACK_MS)
     row.details |= {
         "verdicts": garbage.verdicts,
-        "hung_up_ms": garbage.hung_up_ms,
+        "hung_up_ms": {name: [one.ms for one in times] for name, times in garbage.hung_up.items()},
         "grew_mib": round(garbage.grew_mib, 1),
     }
     return played.fill(row)

@@ -16,6 +16,7 @@ from dsv41_rehearse.drills.relay import Relay
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.scrape import counters, dropped, grown
 from dsv41_rehearse.drills.stage import Played, Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
@@ -32,7 +33,7 @@ class Hangs:
     def __init__(self, stage: Stage, relay: Relay, plan: Plan) -> None:
         self._stage, self._relay, self._plan = stage, relay, plan
         self.hangs = self.late = self.stale = 0
-        self.back_ms: list[float] = []
+        self.back: list[Timed] = []
         self.faults: list[str] = []
 
     def act(self, _engine: Engine, drafting: ShimDrafting) -> None:
@@ -46,7 +47,7 @@ class Hangs:
             if back_ns is None:
                 self.faults.append("no drafts any more")
                 return
-            self.back_ms.append((back_ns - go_on_ns) / 1e6)
+            self.back.append(Timed.between(go_on_ns, back_ns))
         pause(drafting, 0.1)
         self.stale = grown(before, counters(self._stage.newest_daemon), dropped("stale"))
 
@@ -82,18 +83,17 @@ def _judged(hangs: Hangs, played: Played) -> Row:
     row = Row(
         "worker-hang", f"stopped for {HANGS_S:g} s {hangs.hangs} times; {hangs.late} replies came in a later round"
     )
-    took = [one.took_ms for one in played.driven.sessions.fell_back if one.verdict == "TIMEOUT"]
-    row.details["timeouts_ms"] = [round(ms, 2) for ms in took]
+    took = [Timed(one.took_ms, one.gathered_ns) for one in played.driven.sessions.fell_back if one.verdict == "TIMEOUT"]
+    row.details["timeouts_ms"] = [one.ms for one in took]
     row.details["stale"] = hangs.stale
     row.faults += hangs.faults
     row.expect(len(took) >= hangs.hangs + hangs.late, f"only {len(took)} rounds ran into the timeout")
-    for ms in took:
-        row.bound("verdict TIMEOUT", ms, TIMEOUT_MS[1], TIMEOUT_MS[0])
+    row.bounds("verdict TIMEOUT", took, TIMEOUT_MS[1], TIMEOUT_MS[0])
     row.expect(hangs.stale == hangs.late, f"{hangs.late} late replies, {hangs.stale} counted as dropped")
-    row.detected_ms = row.released_ms = round(max(took, default=0.0), 2)
+    row.detected_ms = row.released_ms = longest_ms(took)
     row.parked = 1
-    row.recovered_ms = round(max(hangs.back_ms, default=0.0), 1)
-    row.bound("drafting again after the worker went on", row.recovered_ms, BACK_MS)
+    row.recovered_ms = longest_ms(hangs.back)
+    row.bounds("drafting again after the worker went on", hangs.back, BACK_MS)
     return row
 
 

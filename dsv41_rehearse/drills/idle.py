@@ -14,6 +14,7 @@ from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.gate import Gate
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed
 from dsv41_rehearse.engine import Engine
 
 
@@ -26,7 +27,7 @@ def _idle(plan: Plan) -> Row:
     seconds = plan.seconds(*IDLE_S)
     gate = Gate()
     before: list[float] = []
-    first: list[float] = []
+    first: list[Timed] = []
 
     def act(engine: Engine, drafting: ShimDrafting) -> None:
         try:
@@ -39,13 +40,17 @@ def _idle(plan: Plan) -> Row:
             gate.open()
         decided_ns = drafting.sessions.wait_drafted_after(opened_ns, BACK_S)
         if decided_ns is not None:
-            first.append((decided_ns - drafting.sessions.drafted_gathered_ns) / 1e6)
+            first.append(Timed.between(drafting.sessions.drafted_gathered_ns, decided_ns))
 
     with Stage(plan=plan, requests=1) as stage:
         played = stage.run(act, gate)
     row = Row("idle", f"idle for {seconds:g} s, then on")
-    row.details |= {"before_ms": {"max": max(before), "median": statistics.median(before)}, "first_ms": first}
-    row.bound("the first round afterwards", max(first, default=None), max(before) * NORMAL)
+    row.details |= {
+        "before_ms": {"max": max(before), "median": statistics.median(before)},
+        "first_ms": [one.ms for one in first],
+    }
+    row.expect(bool(first), "there was no round afterwards")
+    row.bounds("the first round afterwards", first, max(before) * NORMAL)
     return played.fill(row)
 
 

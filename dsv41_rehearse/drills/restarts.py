@@ -15,6 +15,7 @@ from dsv41_rehearse.drill import BACK_S
 from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 from dsv41_rehearse.gauge import Gauge, grown
 
@@ -30,16 +31,17 @@ CTL_S: Final = 20.0
 
 @dataclass(frozen=True)
 class Restart:
-    """``without_ms``: from the signal, or the drain, to the first round with drafts; ``ready_ms``: to the next daemon's readiness."""
+    """Times (CLOCK_MONOTONIC): of the signal, or the drain; of the next daemon's readiness; of the first round with drafts."""
 
     planned: bool
-    without_ms: float
-    ready_ms: float
+    hurt_ns: int
+    ready_ns: int
+    back_ns: int
 
     @property
-    def back_ms(self) -> float:
+    def back(self) -> Timed:
         """From the next daemon's readiness to the first round with drafts."""
-        return self.without_ms - self.ready_ms
+        return Timed.between(self.ready_ns, self.back_ns)
 
 
 @dataclass
@@ -65,7 +67,7 @@ class Restarts:
         self.stage.stack.forget(victim)
         if back is None:
             return False
-        self.done.append(Restart(planned, (back.first_ok_ns - hurt_ns) / 1e6, (ready.ready_ns - hurt_ns) / 1e6))
+        self.done.append(Restart(planned, hurt_ns, ready.ready_ns, back.first_ok_ns))
         self.gauge.look(back.pid)
         return True
 
@@ -107,8 +109,9 @@ def _daemon_restarts(plan: Plan) -> Row:
     row = Row(
         "daemon-restarts", f"{killed} times killed, {ended} times drained and ended, each time another one started"
     )
-    row.recovered_ms = max((round(one.back_ms, 1) for one in restarts.done), default=None)
-    row.bound("drafting again after the next daemon was ready", row.recovered_ms, BACK_MS)
+    back = [one.back for one in restarts.done]
+    row.recovered_ms = longest_ms(back)
+    row.bounds("drafting again after the next daemon was ready", back, BACK_MS)
     row.expect(len(restarts.done) == wanted, f"only {len(restarts.done)} of {wanted} were recovered from")
     status = played.driven.status
     losses = {why: n for why, n in status["losses"].items() if n}
@@ -156,17 +159,16 @@ def _drain(plan: Plan) -> Row:
     with Stage(plan=plan, planned=None, respawns=3) as stage:
         restarts = Restarts(stage)
         played = stage.run(act)
-    longest = max(restarts.done, key=lambda one: one.back_ms, default=None)
     row = Row("drain", f"{len(restarts.done)} times drained, ended and followed by another daemon, under load")
     row.expect(len(restarts.done) == wanted, f"only {len(restarts.done)} of {wanted} were recovered from")
     losses = {why: n for why, n in played.driven.status["losses"].items() if n}
     row.expect(losses == {"DRAINED": wanted}, f"losses: {losses}; only planned ones were to be")
     row.expect(len(set(budget)) == 1, f"the budget went from {budget[0]} to {budget[-1]}")
-    if longest is not None:
-        row.recovered_ms = round(longest.back_ms, 1)
-        row.bound("without drafts for longer than the restart took", longest.back_ms, BACK_MS)
-        row.details["restart_ms"] = [round(one.ready_ms) for one in restarts.done]
-        row.details["without_ms"] = [round(one.without_ms) for one in restarts.done]
+    back = [one.back for one in restarts.done]
+    row.recovered_ms = longest_ms(back)
+    row.bounds("without drafts for longer than the restart took", back, BACK_MS)
+    row.details["restart_ms"] = [round((one.ready_ns - one.hurt_ns) / 1e6) for one in restarts.done]
+    row.details["without_ms"] = [round((one.back_ns - one.hurt_ns) / 1e6) for one in restarts.done]
     return played.fill(row)
 
 

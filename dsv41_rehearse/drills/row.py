@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+from dsv41_rehearse.drills.timed import Late, Stood, Timed, Window
 
 
+MARGIN_NS: Final = 10_000_000  # around a moment that was late: what takes times is itself held up
 Verdict = Literal["GOOD", "WRONG", "STALLED", "SKIPPED"]
 
 
@@ -19,7 +23,7 @@ class Row:
     after the fault, or after its gathering where that was later; ``parked``: the most rounds parked at once by the fault;
     ``target_only``: steps without drafts meanwhile; ``recovered_ms``: from the moment that it could be, as the bound counts, to
     the first drafted round; ``leaks``: what is left over, in words. ``faults``: what is out of its bound, or wrong, in words.
-    ``late``: times out of their bound, ``late_ms`` by how much: what a stalled machine may explain. ``skipped``: why it could not
+    ``late``: times out of their bound: what a stalled machine may explain. ``skipped``: why it could not
     run here. ``stall_ms``: the longest scheduling stall while it ran, measured beside it. ``first``: what the run before said, where
     it was STALLED and this is the second.
     """
@@ -34,8 +38,7 @@ class Row:
     wrong_drafts: int = 0
     leaks: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
-    late_ms: list[float] = field(default_factory=list)
+    late: list[Late] = field(default_factory=list)
     skipped: str | None = None
     stall_ms: float = 0.0
     seconds: float = 0.0
@@ -43,21 +46,45 @@ class Row:
     first: str | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
-    def bound(self, what: str, value: float | None, most: float, least: float | None = None) -> None:
-        """Hold a time (ms) against its bound. One that never came is a fault; one that came late is ``late``."""
+    def bound(
+        self, what: str, value: float | None, most: float, least: float | None = None, *, since_ns: int | None = None
+    ) -> None:
+        """
+        Hold a time (ms) against its bound. One that never came is a fault; one that came late is ``late``.
+
+        ``since_ns``: when it began (CLOCK_MONOTONIC); None: nobody knows, then the longest stall of the whole drill may explain it.
+        """
         if value is None:
             self.faults.append(f"{what}: never")
         elif value > most:
-            self.late.append(f"{what}: {value:.1f} ms, bound {most:g} ms")
-            self.late_ms.append(value - most)
+            window = None if since_ns is None else Window(since_ns, since_ns + int(value * 1e6))
+            self.tardy(f"{what}: {value:.1f} ms, bound {most:g} ms", value - most, window)
         elif least is not None and value < least:
             self.faults.append(f"{what}: {value:.1f} ms, not before {least:g} ms")
 
-    def expired(self, what: str, count: int, deadline_ms: float, usual_ms: float) -> None:
+    def bounds(self, what: str, times: Iterable[Timed], most: float, least: float | None = None) -> None:
+        """Hold each of these times against a bound: one that a stall explains hides no other."""
+        for one in times:
+            self.bound(what, one.ms, most, least, since_ns=one.since_ns)
+
+    def expired(self, what: str, rounds: Iterable[Window], deadline_ms: float, usual_ms: float) -> None:
         """Rounds that a watchdog ended with nothing done to anybody: each was late by the deadline, less what a round takes."""
-        if count:
-            self.late.append(f"{what}: {count} rounds expired without a fault")
-            self.late_ms.append(deadline_ms - usual_ms)
+        for window in rounds:
+            self.tardy(f"{what}: a round expired without a fault", deadline_ms - usual_ms, window)
+
+    def tardy(self, what: str, by_ms: float, window: Window | None) -> None:
+        """Note something that came so much too late: only where the machine stood still for longer meanwhile it was the machine."""
+        wide = None if window is None else Window(window.since_ns - MARGIN_NS, window.until_ns + MARGIN_NS)
+        self.late.append(Late(what, by_ms, wide))
+
+    def hold(self, stood: Stood) -> None:
+        """Hold what was late against the machine's stalls, once the drill is over."""
+        self.stall_ms = round(stood.longest_ms(), 1)
+        for one in self.late:
+            one.hold(stood)
+        anywhere = [one.what for one in self.late if one.window is None]
+        if anywhere:
+            self.details["held against the longest stall of the whole drill"] = anywhere
 
     def expect(self, holds: bool, otherwise: str) -> None:
         """Note ``otherwise`` as a fault where something does not hold. For what no stall explains."""
@@ -69,7 +96,7 @@ class Row:
         """
         GOOD: within every bound. WRONG: not. SKIPPED: could not run here.
 
-        STALLED: only times are out of bound, each by less than the machine stood still: the drill says nothing, run it again.
+        STALLED: only times are out of bound, each by less than the machine stood still meanwhile: the drill says nothing, run it again.
         """
         if self.skipped is not None:
             return "SKIPPED"
@@ -81,11 +108,11 @@ class Row:
 
     @property
     def excused(self) -> bool:
-        """Whether every time that is late is late by less than the machine stood still."""
-        return all(ms < self.stall_ms for ms in self.late_ms)
+        """Whether every time that is late is late by less than the machine stood still meanwhile."""
+        return all(one.excused for one in self.late)
 
     @property
     def wrong(self) -> list[str]:
         """What speaks against it, in words."""
         drafts = [f"{self.wrong_drafts} wrong drafts"] if self.wrong_drafts else []
-        return [*drafts, *self.faults, *self.late, *(f"left over: {leak}" for leak in self.leaks)]
+        return [*drafts, *self.faults, *map(str, self.late), *(f"left over: {leak}" for leak in self.leaks)]

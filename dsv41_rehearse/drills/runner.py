@@ -52,9 +52,10 @@ def settled(drill: Drill, plan: Plan) -> Row:
     row = once(drill, plan)
     if row.verdict != "STALLED":
         return row
-    plan.say(f"stalled for {row.stall_ms:.0f} ms ({'; '.join(row.late)}): once more")
+    late = "; ".join(map(str, row.late))
+    plan.say(f"stalled: {late}: once more")
     again = once(drill, plan)
-    again.first = f"STALLED: {'; '.join(row.late)}, the machine stood still for {row.stall_ms:.0f} ms"
+    again.first = f"STALLED: {late}"
     return again
 
 
@@ -67,7 +68,7 @@ def once(drill: Drill, plan: Plan) -> Row:
         except Exception as error:  # noqa: BLE001 any error means that the bound was not shown to hold
             row = Row(drill.name, "the drill could not be done")
             row.faults.append(f"{type(error).__name__}: {error}")
-    row.stall_ms = round(stalls.longest_ms, 1)
+        row.hold(stalls)
     row.seconds = round(time.monotonic() - began, 1)
     row.seed = plan.seed
     return row
@@ -83,5 +84,5 @@ def report(what: Run, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
         "scale": what.scale,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "seconds": round(seconds, 1),
-        "rows": [{**asdict(row), "verdict": row.verdict} for row in rows],
+        "rows": [{**asdict(row), "verdict": row.verdict, "wrong": row.wrong} for row in rows],
     }

@@ -13,6 +13,7 @@ from dsv41_rehearse.drill import BACK_S
 from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Played, Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
@@ -28,17 +29,19 @@ RELEASED_MS: Final = DEADLINE_MS + 20.0
 
 @dataclass
 class Slowness:
-    """The act. ``no_slot``: steps that found none free."""
+    """The act. ``submits``: those that took longer than the longest before."""
 
     stage: Stage
     times: int
     done: int = 0
     back: bool = True
-    submit_ms: list[float] = field(default_factory=list)
+    submits: list[Timed] = field(default_factory=list)
+    _submit_ns: int = 0
 
     def act(self, _engine: Engine, drafting: ShimDrafting) -> None:
         """Let it go on for moments only, again and again."""
         chance, daemon = self.stage.plan.random(), self.stage.newest_daemon
+        drafting.on_submit, drafting.on_submitted = self._begin, self._end
         try:
             for _ in range(self.times):
                 pause(drafting, chance.uniform(*GOES_S))
@@ -49,6 +52,16 @@ class Slowness:
         finally:
             daemon.resume()
         self.back = drafting.sessions.wait_drafted_after(time.monotonic_ns(), BACK_S) is not None
+
+    def _begin(self) -> None:
+        self._submit_ns = time.monotonic_ns()
+
+    def _end(self, failed: bool) -> None:  # noqa: ARG002 what a drafting calls
+        if self._submit_ns:
+            took = Timed.between(self._submit_ns, time.monotonic_ns())
+            # All that are too long, and of the others the longest.
+            if (took.ms or 0.0) > min(SUBMIT_MS, longest_ms(self.submits) or 0.0):
+                self.submits.append(took)
 
 
 def _slow_daemon(plan: Plan) -> Row:
@@ -77,13 +90,13 @@ def _judged(slowness: Slowness, played: Played) -> Row:
     row.expect(skipped.get("SLOTS", 0) > 0, "slots never ran out")
     row.expect(booked.get("SLOTS", 0) >= skipped.get("SLOTS", 0), f"{skipped} steps skipped, {booked} counted")
     row.expect(slowness.back, "no drafts any more")
-    held = [(one.past_ns - one.gathered_ns) / 1e6 for one in played.driven.sessions.releases]
-    row.released_ms = round(max(held, default=0.0), 1)
-    row.bound("a round released", row.released_ms, RELEASED_MS)
-    longest = max(played.driven.engine.tally.submit_us.values) / 1e3
-    row.bound("the longest submit", longest, SUBMIT_MS)
+    held = [Timed.between(one.gathered_ns, one.past_ns) for one in played.releases]
+    row.released_ms = longest_ms(held)
+    row.bounds("a round released", held, RELEASED_MS)
+    row.expect(bool(slowness.submits), "no submit was timed")
+    row.bounds("a submit", slowness.submits, SUBMIT_MS)
     row.details |= {
-        "submit_max_ms": round(longest, 3),
+        "submit_max_ms": longest_ms(slowness.submits),
         "losses": {why: n for why, n in played.driven.status["losses"].items() if n},
     }
     return row

@@ -16,6 +16,7 @@ from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.restarts import Restarts, flat
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage
+from dsv41_rehearse.drills.timed import Window
 from dsv41_rehearse.engine import Engine
 from dsv41_rehearse.stack import Child
 
@@ -33,7 +34,11 @@ ROUNDS_S: Final = 120.0  # for the rounds between two faults, on the slowest mac
 
 @dataclass
 class Soak:
-    """The act. ``faults``: what was done, how often. ``expired``: rounds that the watchdog ended with no fault under way."""
+    """
+    The act. ``faults``: what was done, how often.
+
+    ``expired``: when each round was that the watchdog ended with no fault under way, from its gathering on.
+    """
 
     plan: Plan
     stage: Stage
@@ -41,7 +46,7 @@ class Soak:
     every: int
     restarts: Restarts
     faults: Counter[str] = field(default_factory=Counter)
-    expired: int = 0
+    expired: list[Window] = field(default_factory=list)
     stuck: str | None = None
     _said: float = 0.0
 
@@ -70,11 +75,16 @@ class Soak:
 
     def _quiet(self, engine: Engine, drafting: ShimDrafting) -> bool:
         """Let so many rounds pass without a fault; none of them may expire."""
+        sessions = drafting.sessions
         # What the fault left in flight is booked by then.
-        drafting.sessions.wait_drafted_after(time.monotonic_ns(), BACK_S)
-        start, expired = made(engine), engine.tally.rounds["EXPIRED"]
-        came = drafting.sessions.wait(lambda: made(engine) >= start + self.every, ROUNDS_S)
-        self.expired += engine.tally.rounds["EXPIRED"] - expired
+        sessions.wait_drafted_after(time.monotonic_ns(), BACK_S)
+        began_ns, start, expired = time.monotonic_ns(), made(engine), engine.tally.rounds["EXPIRED"]
+        known = len(sessions.releases)
+        came = sessions.wait(lambda: made(engine) >= start + self.every, ROUNDS_S)
+        more = engine.tally.rounds["EXPIRED"] - expired
+        timed = [Window(one.gathered_ns, one.past_ns) for one in sessions.releases[known:] if one.verdict == "EXPIRED"]
+        # Counted first, timed after: one that is counted alone was somewhere in these rounds.
+        self.expired += timed + [Window(began_ns, time.monotonic_ns())] * (more - len(timed))
         return came
 
     @property

@@ -20,6 +20,7 @@ from dsv41_rehearse.drill import BACK_S
 from dsv41_rehearse.drill import Drill as ActThread
 from dsv41_rehearse.drills.drill import Plan
 from dsv41_rehearse.drills.row import Row
+from dsv41_rehearse.drills.timed import Window
 from dsv41_rehearse.drive import Drive, Driven, drive
 from dsv41_rehearse.engine import Engine
 from dsv41_rehearse.outcome import report
@@ -48,6 +49,11 @@ class Played:
     def releases(self) -> list[Release]:
         """Drafting rounds that ended LOST or EXPIRED, with the times they were gathered and passed."""
         return self.driven.sessions.releases
+
+    @property
+    def expired(self) -> list[Window]:
+        """Those of them that expired: from the gathering on."""
+        return [Window(one.gathered_ns, one.past_ns) for one in self.releases if one.verdict == "EXPIRED"]
 
     def fill(self, row: Row) -> Row:
         """Note in a row what every run is judged by: wrong drafts, leaks, the output, steps without drafts."""

@@ -14,6 +14,7 @@ from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.failpoints import FILE_VARIABLE, WATCHDOG_POINT, Control, NoFailpointsError, build
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from hostflag.verdicts import Skip
 
 
@@ -38,7 +39,7 @@ def _watchdog_stalled(plan: Plan) -> Row:
     except NoFailpointsError as error:
         return Row("watchdog-stalled", "not done", skipped=str(error))
     times, chance = plan.count(*STALLS), plan.random()
-    freed: list[float] = []
+    freed: list[Timed] = []
     row = Row("watchdog-stalled", "")
     with (
         Stage(plan=plan, worker_ms=WORKER_MS) as stage,
@@ -56,8 +57,8 @@ def _watchdog_stalled(plan: Plan) -> Row:
         f"stalled {len(freed)} times for {STALL_S * 1e3:g} ms between swap and release, the daemon back meanwhile"
     )
     row.expect(len(freed) == times, f"only {len(freed)} of {times} stalls met a round that expired")
-    row.released_ms = round(max(freed), 1) if freed else None
-    row.bound("released by the daemon once it goes on", row.released_ms, FREED_MS)
+    row.released_ms = longest_ms(freed)
+    row.bounds("released by the daemon once it goes on", freed, FREED_MS)
     row.expect(not row.details["losses"], f"sessions lost: {row.details['losses']}")
     row.expect(
         row.details["skipped"].get(REFUSED, 0) >= times, "submits were not refused while the watchdog stood still"
@@ -65,7 +66,7 @@ def _watchdog_stalled(plan: Plan) -> Row:
     return row
 
 
-def _stall_once(row: Row, stage: Stage, engine: Apart, control: Control, freed: list[float]) -> None:
+def _stall_once(row: Row, stage: Stage, engine: Apart, control: Control, freed: list[Timed]) -> None:
     """Stop the daemon until a round expires, let it go on while the watchdog has not yet released that round."""
     daemon = stage.newest_daemon
     control.arm(WATCHDOG_POINT, STALL_S)
@@ -75,10 +76,10 @@ def _stall_once(row: Row, stage: Stage, engine: Apart, control: Control, freed: 
     if not hit:
         control.disarm()
         return
-    resumed, steps = time.monotonic(), engine.board.steps
+    resumed_ns, steps = time.monotonic_ns(), engine.board.steps
     # Parked, it launches no step. Still within the stall: only the daemon can have released it.
     if engine.wait(lambda: engine.board.steps > steps, STALL_S - 0.05):
-        freed.append((time.monotonic() - resumed) * 1e3)
+        freed.append(Timed.between(resumed_ns, time.monotonic_ns()))
     if engine.wait_drafted(2) is None:
         row.faults.append("no drafts any more after a stall")
 

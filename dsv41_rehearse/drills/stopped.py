@@ -18,6 +18,7 @@ from dsv41_rehearse.drills.gate import Gate
 from dsv41_rehearse.drills.logs import events
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 from dsv41_rehearse.proc import state
 from dsv41_rehearse.sessions import SessionSeen
@@ -36,15 +37,15 @@ GIVEN_UP: Final = "the engine gave the session up"
 @dataclass
 class Stop:
     """
-    One daemon that stopped at a point. Times are ms. ``silent_ms``: from its last beat to the loss seen, ``lost_ms``: from the stop.
+    One daemon that stopped at a point. ``silent_ms``: from its last beat to the loss seen, ``lost``: from the stop.
 
-    ``held_ms``: how long each round was parked that was held at all.
+    ``held``: how long each round was parked that was held at all.
     """
 
     point: str
     silent_ms: float | None = None
-    lost_ms: float | None = None
-    held_ms: list[float] = field(default_factory=list)
+    lost: Timed = field(default_factory=lambda: Timed(None, time.monotonic_ns()))
+    held: list[Timed] = field(default_factory=list)
     back: bool = False
 
 
@@ -109,12 +110,12 @@ class Stops:
         stopped_ns, deadline_ms = self.control.stopped_ns, self.stage.deadline_ms
         lost_ns = after.lost_before_ns if after else drafting.shim_status().lost_ns
         if lost_ns:
-            stop.lost_ms = (lost_ns - stopped_ns) / 1e6
+            stop.lost = Timed.between(stopped_ns, lost_ns)
             stop.silent_ms = (lost_ns - self._beat_ns) / 1e6
         releases = [one for one in drafting.sessions.releases if one.session == before.id]
-        held = [(one.past_ns - max(stopped_ns, one.gathered_ns)) / 1e6 for one in releases]
+        held = [Timed.between(max(stopped_ns, one.gathered_ns), one.past_ns) for one in releases]
         # After the loss rounds are let go at once: these are not parked.
-        stop.held_ms = [ms for ms in held if ms > deadline_ms / 2]
+        stop.held = [one for one in held if one.ms is not None and one.ms > deadline_ms / 2]
 
     def _resume(self, stop: Stop, drafting: ShimDrafting, victim: Child, successor: Child) -> None:
         """Let the old one go on while the new session rests: nothing of it may be seen there."""
@@ -173,21 +174,22 @@ def _at_deadline(plan: Plan, row: Row, module: str, deadline_ms: float) -> None:
 
 def _judge(row: Row, stops: list[Stop], deadline_ms: float) -> None:
     at = f"at {deadline_ms:g} ms"
-    held = [ms for stop in stops for ms in stop.held_ms]
-    lost = [stop.lost_ms for stop in stops]
-    row.parked = max(row.parked or 0, *(len(stop.held_ms) for stop in stops))
+    held = [one for stop in stops for one in stop.held]
+    lost_ms = [stop.lost.ms for stop in stops]
+    row.parked = max(row.parked or 0, *(len(stop.held) for stop in stops))
     row.details[at] = {
-        stop.point: {"lost_ms": stop.lost_ms, "silent_ms": stop.silent_ms, "held_ms": stop.held_ms} for stop in stops
+        stop.point: {"lost_ms": stop.lost.ms, "silent_ms": stop.silent_ms, "held_ms": [one.ms for one in stop.held]}
+        for stop in stops
     }
     for stop in stops:
         least = LOST_MS[0] if deadline_ms == DEADLINES_MS[0] else None
-        row.bound(f"{at}, {stop.point}: lost", stop.lost_ms, LOST_MS[1], least)
+        row.bounds(f"{at}, {stop.point}: lost", [stop.lost], LOST_MS[1], least)
         if deadline_ms == DEADLINES_MS[1]:
-            row.expect(len(stop.held_ms) <= PARKED, f"{at}, {stop.point}: {len(stop.held_ms)} rounds were parked")
+            row.expect(len(stop.held) <= PARKED, f"{at}, {stop.point}: {len(stop.held)} rounds were parked")
     if held:
-        row.bound(f"{at}: a parked round released", max(held), deadline_ms + TICKS_MS)
-        row.released_ms = max(row.released_ms or 0.0, round(max(held), 1))
-    row.detected_ms = max(row.detected_ms or 0.0, *(round(ms, 1) for ms in lost if ms is not None))
+        row.bounds(f"{at}: a parked round released", held, deadline_ms + TICKS_MS)
+        row.released_ms = max(row.released_ms or 0.0, longest_ms(held) or 0.0)
+    row.detected_ms = max([row.detected_ms or 0.0, *(ms for ms in lost_ms if ms is not None)])
     row.happened += (
         f"{'; ' if row.happened else ''}{at} stopped at {len(stops)} points, {len(held)} rounds parked in all"
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import time
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +17,7 @@ from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.said import Said
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
@@ -86,12 +88,29 @@ class Failures:
             self._result = failed
 
 
+@dataclass
+class Steps:
+    """A watcher: how long each step took. ``taken``: those that are too long, and of the others each that was the longest so far."""
+
+    taken: list[Timed] = field(default_factory=list)
+    _last_ns: int = 0
+
+    def __call__(self, engine: Engine) -> None:  # noqa: ARG002 a watcher
+        """A step is over, the next begins."""
+        now = time.monotonic_ns()
+        if self._last_ns:
+            took = Timed.between(self._last_ns, now)
+            if (took.ms or 0.0) > min(STEP_MS, longest_ms(self.taken) or 0.0):
+                self.taken.append(took)
+        self._last_ns = now
+
+
 def _submit_fails(plan: Plan) -> Row:
     row = Row("submit-fails", "")
     options = {"row_bytes": 2048, "ring_bytes": 1 << 20}
     with Said(), Stage(plan=plan, shim={"regions": REGIONS, "backoff_ms": (1.0, 20.0)}, options=options) as stage:
-        failures = Failures(stage, row)
-        played = stage.run(failures.act)
+        failures, steps = Failures(stage, row), Steps()
+        played = stage.run(failures.act, steps)
     count, status = len(failures.failed), played.driven.status
     row.happened = f"operations {', '.join(map(str, dict.fromkeys(failures.failed)))} of a submit failed; it has {failures.steps} or so"
     losses = {why: n for why, n in status["losses"].items() if n}
@@ -106,13 +125,14 @@ def _submit_fails(plan: Plan) -> Row:
         status["regions"]["poisoned"] == count,
         f"{status['regions']['poisoned']} poisoned regions, {count} submits failed",
     )
-    longest = max(played.driven.engine.tally.step_ms.values)
-    row.released_ms = round(longest, 1)
-    row.bound("the longest step", longest, STEP_MS)
-    recoveries = played.driven.sessions.recoveries_ms()
-    row.recovered_ms = round(max(recoveries, default=0.0), 1)
-    row.details["recovered_ms"] = [round(ms) for ms in recoveries]
-    row.bound("drafting again after the loss", row.recovered_ms, BACK_MS)
+    row.released_ms = longest_ms(steps.taken)
+    row.bounds("a step", steps.taken, STEP_MS)
+    back = [
+        Timed.between(one.lost_before_ns, one.first_ok_ns) for one in played.driven.sessions.seen[1:] if one.first_ok_ns
+    ]
+    row.recovered_ms = longest_ms(back)
+    row.details["recovered_ms"] = [one.ms for one in back]
+    row.bounds("drafting again after the loss", back, BACK_MS)
     return played.fill(row)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from dsv41_rehearse import proc
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.stage import Played
+from dsv41_rehearse.drills.timed import Window
 
 
 SETTLED_S: Final = 5.0
@@ -26,18 +27,15 @@ def rounds(row: Row, played: Played) -> None:
     sessions = played.driven.sessions
     row.expect(len(sessions.seen) == 1, f"{len(sessions.seen)} sessions: the running one was lost")
     first_ns = sessions.seen[0].first_ok_ns
-    ended = [(one.verdict, one.gathered_ns) for one in sessions.fell_back]
-    ended += [(one.verdict, one.gathered_ns) for one in sessions.releases]
-    others = Counter(verdict for verdict, gathered_ns in ended if gathered_ns >= first_ns)
-    if not others:
-        return
-    said = f"rounds of the running session: {dict(others)}"
-    if set(others) <= _NETWORK:
-        row.late.append(said)
-        # Where the machine stood still for much of the timeout, it was the machine.
-        row.late_ms.append(TIMEOUT_MS / 2)
+    ended = [(one.verdict, Window(one.gathered_ns, one.decided_ns)) for one in sessions.fell_back]
+    ended += [(one.verdict, Window(one.gathered_ns, one.past_ns)) for one in sessions.releases]
+    others = [(verdict, window) for verdict, window in ended if window.since_ns >= first_ns]
+    if {verdict for verdict, _ in others} <= _NETWORK:
+        for verdict, window in others:
+            # Where the machine stood still for much of the timeout, it was the machine.
+            row.tardy(f"a round of the running session: {verdict}", TIMEOUT_MS / 2, window)
     else:
-        row.faults.append(said)
+        row.faults.append(f"rounds of the running session: {dict(Counter(verdict for verdict, _ in others))}")
 
 
 class Held:

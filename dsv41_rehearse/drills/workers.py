@@ -14,6 +14,7 @@ from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.scrape import counters, grown, rounds
 from dsv41_rehearse.drills.stage import Stage, pause
+from dsv41_rehearse.drills.timed import Timed, longest_ms
 from dsv41_rehearse.engine import Engine
 
 
@@ -30,20 +31,19 @@ class Back:
     """
     What came of one time.
 
-    ``longest_ms``: the longest that a round was parked meanwhile. ``fell_back``: rounds without drafts, ``without_ms``: between the
-    first and the last of them. ``back_ms`` None: no drafts again.
+    ``fell_back``: the rounds without drafts, for how long each was parked. ``without_ms``: between the first and the last of them.
+    ``back``: until drafts came again.
     """
 
-    longest_ms: float = 0.0
-    fell_back: int = 0
-    back_ms: float | None = None
+    fell_back: list[Timed]
+    back: Timed
     without_ms: float = 0.0
 
 
-def _since(drafting: ShimDrafting, ns: int) -> tuple[float, int]:
-    """Return the longest parked and the number of the rounds that fell back and were gathered, or parked, after ``ns``."""
+def _since(drafting: ShimDrafting, ns: int) -> list[Timed]:
+    """Return the rounds that fell back and were gathered, or parked, after ``ns``: for how long since."""
     ended = [one for one in drafting.sessions.fell_back if one.decided_ns >= ns]
-    return max(((one.decided_ns - max(ns, one.gathered_ns)) / 1e6 for one in ended), default=0.0), len(ended)
+    return [Timed.between(max(ns, one.gathered_ns), one.decided_ns) for one in ended]
 
 
 def _without_ms(drafting: ShimDrafting, ns: int) -> float:
@@ -62,14 +62,13 @@ def _worker_kill(plan: Plan) -> Row:
             hurt_ns = victim.kill()
             stage.stack.forget(victim)
             pause(drafting, AWAY_S)
-            longest_ms, count = _since(drafting, hurt_ns)
-            done.append(Back(longest_ms, count))
+            fell_back = _since(drafting, hurt_ns)
             stage.start_worker(bind=stage.endpoint)
             ready_ns = stage.stack.named("worker").ready_ns
             back_ns = drafting.sessions.wait_drafted_after(ready_ns, BACK_S)
+            done.append(Back(fell_back, Timed.between(ready_ns, back_ns)))
             if back_ns is None:
                 return
-            done[-1].back_ms = (back_ns - ready_ns) / 1e6
         seen.append(counters(stage.newest_daemon))
 
     seen: list[dict[str, float]] = []
@@ -77,8 +76,9 @@ def _worker_kill(plan: Plan) -> Row:
         seen.append(counters(stage.newest_daemon))
         played = stage.run(act)
     row = Row("worker-kill", f"killed {len(done)} times for {AWAY_S:g} s and more, most times with a round parked")
-    row.released_ms = round(max((one.longest_ms for one in done), default=0.0), 2)
-    row.bound("a round decided after the kill", row.released_ms, AT_ONCE_MS)
+    fell_back = [one for time in done for one in time.fell_back]
+    row.released_ms = longest_ms(fell_back)
+    row.bounds("a round decided after the kill", fell_back, AT_ONCE_MS)
     _back(row, done, wanted)
     row.expect(all(one.fell_back for one in done), "no round fell back")
     if len(seen) == 2:
@@ -92,9 +92,9 @@ def _worker_kill(plan: Plan) -> Row:
 
 def _back(row: Row, done: list[Back], wanted: int) -> None:
     row.expect(len(done) == wanted, f"only {len(done)} of {wanted} were done")
-    times = [one.back_ms for one in done]
-    row.recovered_ms = None if None in times else round(max((ms for ms in times if ms is not None), default=0.0), 1)
-    row.bound("drafting again after the worker was there", row.recovered_ms, BACK_MS)
+    back = [one.back for one in done]
+    row.recovered_ms = longest_ms(back)
+    row.bounds("drafting again after the worker was there", back, BACK_MS)
 
 
 def _endpoint_change(plan: Plan) -> Row:
@@ -109,9 +109,8 @@ def _endpoint_change(plan: Plan) -> Row:
             told_ns = time.monotonic_ns()
             back_ns = drafting.sessions.wait_drafted_after(told_ns, BACK_S)
             pause(drafting, 0.1)
-            longest_ms, count = _since(drafting, asked_ns)
-            back_ms = None if back_ns is None else (back_ns - told_ns) / 1e6
-            done.append(Back(longest_ms, count, back_ms, _without_ms(drafting, asked_ns)))
+            back = Timed.between(told_ns, back_ns)
+            done.append(Back(_since(drafting, asked_ns), back, _without_ms(drafting, asked_ns)))
             if back_ns is None:
                 return
 
@@ -119,9 +118,9 @@ def _endpoint_change(plan: Plan) -> Row:
         endpoints = [stage.endpoint, stage.start_worker(name="worker-2")]
         played = stage.run(act)
     row = Row("endpoint-change", f"{len(done)} times led to the other of two workers, under load")
-    row.details["fell_back"] = [one.fell_back for one in done]
+    row.details["fell_back"] = [len(one.fell_back) for one in done]
     row.details["without_ms"] = [round(one.without_ms, 1) for one in done]
-    most = max((one.fell_back for one in done), default=0)
+    most = max((len(one.fell_back) for one in done), default=0)
     row.expect(most <= IN_FLIGHT, f"{most} rounds without drafts at once, {IN_FLIGHT} can be in flight")
     _back(row, done, wanted)
     return played.fill(row)
