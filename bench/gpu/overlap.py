@@ -4,10 +4,15 @@ What asynchronous rounds are good for: an engine's loop with real launches, its 
 
 As vLLM with asynchronous scheduling: a step's tokens are waited for once the next step is launched, so two are in flight; a round is
 parked behind the step that its rows come from.
+
+The tokens of a step and its round come of the same kernels. So the engine's thread wakes when the round of the step before is gathered, launches,
+and has its Python work to do while that round is under way: where the interpreter is busy (``PYTHON_MS``), whoever needs it for a
+round waits for it. The work stands before the submit: so synchronous rounds, too, have it behind the GPU's work, and not on top of it.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 
 from collections import defaultdict
@@ -18,6 +23,7 @@ from typing import Any, Final
 
 import torch
 
+from bench.gpu.busy import IDLE, Busy
 from bench.gpu.load import Load
 from bench.gpu.product import start_daemon
 from bench.gpu.step import GEOMETRY, ROWS, Item, Tensors, decoding
@@ -33,7 +39,8 @@ REQUESTS: Final = 3
 WARM: Final = 24  # steps until the daemon knows the pace
 CHUNK: Final = 256  # prompt rows of a step
 CHUNKS: Final = 10  # of each of the three prompts
-TTFT_WORKER_MS: Final = 6.0
+TTFT_WORKER_MS: Final = 6.0  # and that of the busy interpreter
+PYTHON_MS: Final = 20.0
 MAX_ROWS: Final = CHUNK + REQUESTS * ROWS
 
 
@@ -59,7 +66,20 @@ def measure(load: Load, blocks: int, steps: int, say: Callable[[str], None]) -> 
             if worker_ms == TTFT_WORKER_MS:
                 say("overlap, time to first token")
                 found["first_token"] = {"worker_ms": worker_ms, "chunks": CHUNKS, **_first_tokens(place, load, blocks)}
+                say("overlap, with a busy interpreter")
+                found["busy"] = _busy(place, load, blocks, steps, worker_ms)
     return found
+
+
+def _busy(place: Place, load: Load, blocks: int, steps: int, worker_ms: float) -> dict[str, Any]:
+    """Return the same with Python work in each step, and how much of it."""
+    work = Busy(PYTHON_MS)
+    facts = {"worker_ms": worker_ms, "python_ms": work.ms, "switch_ms": sys.getswitchinterval() * 1e3}
+    return {
+        **facts,
+        "step": _steps(place, load, blocks, max(1, steps // 2), work),
+        "first_token": {"worker_ms": worker_ms, "chunks": CHUNKS, **_first_tokens(place, load, blocks, work)},
+    }
 
 
 @dataclass
@@ -97,14 +117,14 @@ class Clock:
             spent.inside.add(self.before[index].elapsed_time(self.after[index]))
 
 
-def _steps(place: Place, load: Load, blocks: int, steps: int) -> dict[str, Any]:
+def _steps(place: Place, load: Load, blocks: int, steps: int, work: Busy = IDLE) -> dict[str, Any]:
     spent = {name: Spent() for name in WAYS}
     for block in range(blocks):
         turn = block % len(WAYS)
         for name in (*WAYS[turn:], *WAYS[:turn]):
             clock = Clock(WARM + steps)
             with way(name, place, REQUESTS) as one, torch.cuda.stream(load.stream):
-                taken = _loop(one, load, [decoding(REQUESTS)] * (WARM + steps), clock)[0][WARM:]
+                taken = _loop(one, load, [decoding(REQUESTS)] * (WARM + steps), clock, work)[0][WARM:]
                 spent[name].rounds = one.rounds()
             clock.book(WARM, spent[name])
             samples = Samples()
@@ -114,7 +134,9 @@ def _steps(place: Place, load: Load, blocks: int, steps: int) -> dict[str, Any]:
     return {name: one.plain() for name, one in spent.items()}
 
 
-def _loop(one: Way, load: Load, plan: Sequence[Sequence[Item]], clock: Clock) -> tuple[list[float], list[float]]:
+def _loop(
+    one: Way, load: Load, plan: Sequence[Sequence[Item]], clock: Clock, work: Busy
+) -> tuple[list[float], list[float]]:
     """Do the steps; return what each took, ms, and when the tokens of each were there, s. The stream is past them then."""
     events = [torch.cuda.Event(blocking=True) for _ in range(2)]
     taken: list[float] = []
@@ -124,6 +146,7 @@ def _loop(one: Way, load: Load, plan: Sequence[Sequence[Item]], clock: Clock) ->
         load.launch()
         events[index % 2].record(load.stream)
         clock.before[index].record(load.stream)
+        work()
         # Where the drafts are there, so are the tokens. Else those of the step before are waited for, and this one runs on.
         there = index if one.submit(items) else index - 1
         clock.after[index].record(load.stream)
@@ -149,7 +172,7 @@ def _prompts() -> list[list[Item]]:
     return plan
 
 
-def _first_tokens(place: Place, load: Load, blocks: int) -> dict[str, Any]:
+def _first_tokens(place: Place, load: Load, blocks: int, work: Busy = IDLE) -> dict[str, Any]:
     """Return, by way, the mean time to first token of the three requests of each run, ms; synchronous and ours side by side."""
     means: dict[str, list[float]] = defaultdict(list)
     plan = _prompts()
@@ -158,7 +181,7 @@ def _first_tokens(place: Place, load: Load, blocks: int) -> dict[str, Any]:
         for name in (*WAYS[turn:], *WAYS[:turn]):
             with way(name, place, REQUESTS) as one, torch.cuda.stream(load.stream):
                 began = time.perf_counter()
-                _, seen = _loop(one, load, plan, Clock(len(plan)))
+                _, seen = _loop(one, load, plan, Clock(len(plan)), work)
             firsts = [(seen[(index + 1) * CHUNKS - 1] - began) * 1e3 for index in range(REQUESTS)]
             means[name].append(sum(firsts) / REQUESTS)
     return {name: {"first_token_ms": asdict(Few.of(means[name])), "runs_ms": means[name]} for name in WAYS}

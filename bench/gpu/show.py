@@ -5,11 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from bench.gpu.goals import at, floor_of, ratio
 from bench.gpu.handoff import REQUESTS
 from bench.gpu.waynames import WAYS, WORDS
+
+
+BUSY_NOTE: Final = (
+    "The work stands for what an engine's thread does in Python beside its launches: scheduler, detokenizer, sampling metadata. It is the same number "
+    "of turns of a loop in all four ways. The tokens of a step and its round come of the same kernels: the thread wakes when the round of the step "
+    "before is gathered, launches, and has this work to do while the worker drafts, so that a proxy in its process waits for the interpreter lock when "
+    "the reply is there. It is done before the submit: synchronous rounds have it behind the GPU's work too, and not on top of it."
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,9 @@ def tables(report: Mapping[str, Any]) -> Iterator[Table]:
         yield _budget(overlap)
         if first := overlap.get("first_token"):
             yield _first(first)
+        if busy := overlap.get("busy"):
+            yield _busy(busy)
+            yield _first(busy["first_token"], "With a busy interpreter: time")
     if parked := report.get("parked"):
         yield _neighbours(parked["neighbours"])
         yield _limits(parked, report.get("depth", {}))
@@ -168,9 +179,23 @@ def _budget(overlap: Mapping[str, Any]) -> Table:
     return Table("Where a step goes, p50, ms; kernels and round by the GPU's own clock", head, rows)
 
 
-def _first(first: Mapping[str, Any]) -> Table:
+def _busy(busy: Mapping[str, Any]) -> Table:
+    steps = busy["step"]
+    names = ("step", "kernels", "round in the stream", "of that seen to decided")
+    keys = (("step_ms", "p50"), ("work_ms", "p50"), ("in_stream_ms", "p50"), ("rounds", "seen_to_decided_ms"))
+    rows = [(name, *(number(at(steps, way, *key), 2) for way in WAYS)) for name, key in zip(names, keys, strict=True)]
+    sync = at(steps, "sync", "step_ms", "p50")
+    rows.append(("step x synchronous", *(number(ratio(at(steps, way, "step_ms", "p50"), sync), 4) for way in WAYS)))
+    title = (
+        f"With a busy interpreter: step p50, ms, worker {busy['worker_ms']:g} ms, {busy['python_ms']:.1f} ms of pure Python work in each "
+        f"step after its launches, switch interval {busy['switch_ms']:g} ms"
+    )
+    return Table(title, ("", *(WORDS[way] for way in WAYS)), rows, BUSY_NOTE)
+
+
+def _first(first: Mapping[str, Any], begin: str = "Time") -> Table:
     cells = [number(at(first, way, "first_token_ms", "p50"), 1) for way in WAYS]
-    title = f"Time to first token, ms, mean of 3 prompts of {first['chunks']} chunks that arrive together, worker {first['worker_ms']:g} ms"
+    title = f"{begin} to first token, ms, mean of 3 prompts of {first['chunks']} chunks that arrive together, worker {first['worker_ms']:g} ms"
     against = [
         number(ratio(at(first, way, "first_token_ms", "p50"), at(first, "sync", "first_token_ms", "p50")), 4)
         for way in WAYS
