@@ -227,7 +227,7 @@ def _connections(asked: Mapping[str, Any]) -> Table:
         else:
             found = said["self_test"] or f"passes: {said['steps'].get('other streams', '-')}"
             rows.append((connections, "refused" if said["refusal"] else "for the self-test", found))
-    head = ("max connections", "the product says at once", "its self-test, where it does not")
+    head = ("max connections", "the product says at once", "what its self-test finds without that")
     return Table("Few connections: asynchronous rounds", head, rows)
 
 
