@@ -16,7 +16,6 @@ from typing import Final, Literal
 Kind = Literal["freezer", "cpu"]
 _MOUNTS: Final = Path("/proc/self/mounts")
 _DONE_S: Final = 5.0
-_PERIOD_US: Final = 100_000
 
 
 class NoCgroupError(Exception):
@@ -27,12 +26,15 @@ class Group:
     """
     A context manager: a control group of its own below the root, with ``pids`` in it. At its end they are thawed and back.
 
-    ``version``: 1 or 2. Raises NoCgroupError.
+    ``threads``: they are single threads, not processes. ``version``: 1 or 2. Raises NoCgroupError.
     """
 
-    def __init__(self, kind: Kind, pids: Iterable[int]) -> None:
+    def __init__(self, kind: Kind, pids: Iterable[int], *, threads: bool = False) -> None:
         self._kind, self._pids = kind, list(pids)
         self.version, self._root = _root(kind)
+        if threads and self.version != 1:
+            raise NoCgroupError(f"a single thread has no group of its own below {self._root}: that takes version 1")
+        self._list = "tasks" if threads else "cgroup.procs"
         self._path = self._root / f"dsv41-drill-{os.getpid()}-{'-'.join(map(str, self._pids))}"
         self._frozen = False
 
@@ -40,7 +42,7 @@ class Group:
         try:
             self._path.mkdir()
             for pid in self._pids:
-                (self._path / "cgroup.procs").write_text(str(pid))
+                (self._path / self._list).write_text(str(pid))
         except OSError as error:
             self._remove()
             raise NoCgroupError(f"no control group below {self._root}: {error.strerror}") from error
@@ -56,7 +58,7 @@ class Group:
     def _remove(self) -> None:
         for pid in self._pids:
             with suppress(OSError):  # it may have ended
-                (self._root / "cgroup.procs").write_text(str(pid))
+                (self._root / self._list).write_text(str(pid))
         with suppress(FileNotFoundError):
             self._path.rmdir()
 
@@ -78,14 +80,15 @@ class Group:
             (self._path / "cgroup.freeze").write_text("0")
         self._frozen = False
 
-    def quota(self, percent: float) -> None:
-        """Give its processes so much of one processor, in all."""
-        us = int(_PERIOD_US * percent / 100)
+    def quota(self, percent: float, period_ms: float = 100.0) -> None:
+        """Give its processes so much of one processor, in all, in each period."""
+        period_us = int(period_ms * 1e3)
+        us = int(period_us * percent / 100)
         if self.version == 1:
-            (self._path / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+            (self._path / "cpu.cfs_period_us").write_text(str(period_us))
             (self._path / "cpu.cfs_quota_us").write_text(str(us))
         else:
-            (self._path / "cpu.max").write_text(f"{us} {_PERIOD_US}")
+            (self._path / "cpu.max").write_text(f"{us} {period_us}")
 
     def throttled(self) -> int:
         """Return in how many periods its processes had to wait for the next one."""
