@@ -180,6 +180,8 @@ class _Server:
 def main() -> None:
     """``BOARD PORT``: relay to the worker at that port of this machine until SIGTERM."""
     path, port = sys.argv[1:]
+    # What floods one connection must not keep the interpreter from the others.
+    sys.setswitchinterval(0.0002)
     listener = socket.create_server(("127.0.0.1", 0))
     endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

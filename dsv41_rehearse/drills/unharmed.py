@@ -22,8 +22,12 @@ DEADLINE_MS: Final = 1000.0
 _NETWORK: Final = {"TIMEOUT", "BREAKER", "DISCONNECTED", "LOST", "EXPIRED"}
 
 
-def rounds(row: Row, played: Played) -> None:
-    """Hold every round since the first with drafts against OK. One that ran out of time may be a stalled machine's."""
+def rounds(row: Row, played: Played, timeout_ms: float = TIMEOUT_MS) -> None:
+    """
+    Hold every round since the first with drafts against OK. One that ran out of time may be a stalled machine's.
+
+    ``timeout_ms``: its daemon's network timeout.
+    """
     sessions = played.driven.sessions
     row.expect(len(sessions.seen) == 1, f"{len(sessions.seen)} sessions: the running one was lost")
     first_ns = sessions.seen[0].first_ok_ns
@@ -33,7 +37,7 @@ def rounds(row: Row, played: Played) -> None:
     if {verdict for verdict, _ in others} <= _NETWORK:
         for verdict, window in others:
             # Where the machine stood still for much of the timeout, it was the machine.
-            row.tardy(f"a round of the running session: {verdict}", TIMEOUT_MS / 2, window)
+            row.tardy(f"a round of the running session: {verdict}", timeout_ms / 2, window)
     else:
         row.faults.append(f"rounds of the running session: {dict(Counter(verdict for verdict, _ in others))}")
 
