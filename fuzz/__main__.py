@@ -20,7 +20,7 @@ from fuzz.targets import BUILD, BY_NAME, IN_C, TARGETS, Target
 
 
 AT_ONCE: Final = 2
-ATHERIS: Final = "no atheris here, which fuzzes Python: pip install --group fuzz (there are wheels for Linux on x86-64)"
+ATHERIS: Final = "no atheris here, which fuzzes Python: pip install --group fuzz (there are wheels for Linux on x86-64, for Python 3.11 and newer)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
