@@ -8,8 +8,9 @@ import time
 from typing import Final
 
 
-PROBE: Final = 100_000
-TRIES: Final = 5
+PROBE: Final = 100_000  # turns by which it is fitted first
+FITS: Final = 3
+TRIES: Final = 7
 
 
 class Busy:
@@ -24,9 +25,10 @@ class Busy:
         self.turns = 0
         self.ms = 0.0
         if ms > 0:
-            per_turn_ms = min(self._taken_ms(PROBE) for _ in range(TRIES)) / PROBE
-            self.turns = max(1, round(ms / per_turn_ms))
-            self.ms = sorted(self._taken_ms(self.turns) for _ in range(TRIES))[TRIES // 2]
+            self.turns = PROBE
+            for _ in range(FITS):
+                self.turns = max(1, round(self.turns * ms / self._median_ms()))
+            self.ms = self._median_ms()
 
     def __call__(self) -> None:
         """Do it. Nothing here lets go of the interpreter lock; others get it after the switch interval."""
@@ -34,11 +36,13 @@ class Busy:
         for turn in range(self.turns):
             table[turn & 255] = (turn, turn + 1)
 
-    def _taken_ms(self, turns: int) -> float:
-        self.turns = turns
-        began = time.perf_counter()
-        self()
-        return (time.perf_counter() - began) * 1e3
+    def _median_ms(self) -> float:
+        taken = []
+        for _ in range(TRIES):
+            began = time.perf_counter()
+            self()
+            taken.append((time.perf_counter() - began) * 1e3)
+        return sorted(taken)[TRIES // 2]
 
 
 IDLE: Final = Busy(0.0)
