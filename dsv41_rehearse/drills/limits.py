@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -39,21 +40,29 @@ OVER_S: Final = 1.0
 CTL_S: Final = 20.0
 JUNK: Final = 20
 SAID_S: Final = 3.0
+GO_ON: Final = 5  # rounds
 LARGE: Final = msgspec.structs.replace(GEOMETRY, ring_bytes=64 << 20)
 
 
 @dataclass
 class Limits:
-    """The act. ``reasons``: what was said of each limit, and by whom."""
+    """
+    The act. ``reasons``: what was said of each limit.
+
+    ``beside``: by limit, rounds of the running session that were drafted while it held.
+    """
 
     stage: Stage
     disk: SmallDisk | None
     times: int
     row: Row
     reasons: dict[str, str] = field(default_factory=dict)
+    beside: Counter[str] = field(default_factory=Counter)
+    _engine: Engine | None = None
 
-    def act(self, _engine: Engine, drafting: ShimDrafting) -> None:
+    def act(self, engine: Engine, drafting: ShimDrafting) -> None:
         """Run into each of them, one at a time; after each, what was refused works again."""
+        self._engine = engine
         steps: list[Callable[[ShimDrafting], None]] = [self._unlocked, self._descriptors, self._map, self._memfd]
         steps += [self._disk_full] if self.disk is not None else []
         self._works("before any limit")
@@ -89,8 +98,21 @@ class Limits:
         finally:
             resource.prlimit(self.daemon.pid, what, before)
 
-    def _unlocked(self, _drafting: ShimDrafting) -> None:
-        answer = self._try()
+    @contextlib.contextmanager
+    def _running(self, what: str, drafting: ShimDrafting) -> Iterator[None]:
+        """While a limit holds: the running session has drafts, and has some at its end too."""
+        assert self._engine is not None
+        rounds = self._engine.tally.rounds
+        before = rounds["OK"]
+        yield
+        at_end = rounds["OK"]
+        if not drafting.sessions.wait(lambda: rounds["OK"] >= at_end + GO_ON, SAID_S):
+            self.row.faults.append(f"{what}: the running session had no drafts any more")
+        self.beside[what] += rounds["OK"] - before
+
+    def _unlocked(self, drafting: ShimDrafting) -> None:
+        with self._running("mlock", drafting):
+            answer = self._try()
         reason = answer.lock_reason if isinstance(answer, m.Ready) else None
         if reason is None:
             self.row.faults.append(f"mlock refused: not said: {answer}")
@@ -101,7 +123,11 @@ class Limits:
         """Not one more descriptor: who connects waits, and the daemon does not spin meanwhile."""
         pid = self.daemon.pid
         known = len(events(self.daemon, "connection not served"))
-        with self._limit(resource.RLIMIT_NOFILE, _next_free(pid)), Caller(self.stage.stack.socket) as waits:
+        with (
+            self._limit(resource.RLIMIT_NOFILE, _next_free(pid)),
+            Caller(self.stage.stack.socket) as waits,
+            self._running("descriptors", drafting),
+        ):
             # Waiting in the socket's queue: it is accepted once there is a descriptor for it.
             pause(drafting, 0.1)
             cpu = proc.cpu_seconds(pid)
@@ -115,14 +141,14 @@ class Limits:
             self.reasons["descriptors"] = str(said[-1]["reason"])
         self.row.expect(bool(said) and (known > 0 or len(said) > known), "descriptors: not said in the log")
 
-    def _map(self, _drafting: ShimDrafting) -> None:
-        self._refused("address space", resource.RLIMIT_AS, _address_space(self.daemon.pid) + (16 << 20))
+    def _map(self, drafting: ShimDrafting) -> None:
+        self._refused("address space", drafting, resource.RLIMIT_AS, _address_space(self.daemon.pid) + (16 << 20))
 
-    def _memfd(self, _drafting: ShimDrafting) -> None:
-        self._refused("file size", resource.RLIMIT_FSIZE, LARGE.ring_bytes // 2)
+    def _memfd(self, drafting: ShimDrafting) -> None:
+        self._refused("file size", drafting, resource.RLIMIT_FSIZE, LARGE.ring_bytes // 2)
 
-    def _refused(self, what: str, limit: int, most: int) -> None:
-        with self._limit(limit, most):
+    def _refused(self, what: str, drafting: ShimDrafting, limit: int, most: int) -> None:
+        with self._limit(limit, most), self._running(what, drafting):
             answer = self._try(LARGE)
         if isinstance(answer, m.Refused):
             self.reasons[what] = f"{answer.code}: {answer.reason}"
@@ -133,11 +159,13 @@ class Limits:
     def _disk_full(self, drafting: ShimDrafting) -> None:
         assert self.disk is not None
         self.disk.fill()
-        for _ in range(JUNK):
-            with Caller(self.stage.stack.socket) as caller:
-                caller.send(b"junk")
-                caller.refusal()
-            self._works("with a full disk")
+        with self._running("disk", drafting):
+            for _ in range(JUNK):
+                with Caller(self.stage.stack.socket) as caller:
+                    caller.send(b"junk")
+                    caller.refusal()
+                self._works("with a full disk")
+        self.row.expect(self.disk.full, "disk full: there was room for more")
         said = _status(self.stage.stack.socket)
         self.row.expect("lines of the log were lost: No space left" in said, f"disk full: the status says {said!r}")
         pause(drafting, 0.1)
@@ -181,6 +209,11 @@ def _limits(plan: Plan) -> Row:
         stage.start_daemon(module="dsv41_rehearse.drills.limited", before=["proxyd"])
         limits = Limits(stage, disk, plan.count(*TIMES), row)
         played = stage.run(limits.act)
+    wanted = {"mlock", "descriptors", "address space", "file size"} | (set() if disk is None else {"disk"})
+    row.expect(
+        set(limits.reasons) == wanted, f"no reason was said for {', '.join(sorted(wanted - set(limits.reasons)))}"
+    )
+    row.details["drafted while it held"] = dict(limits.beside)
     row.happened = f"{', '.join(limits.reasons)}: each run into {limits.times} times beside a running session"
     row.happened += "; no disk could be filled" if disk is None else ""
     row.details["reasons"] = limits.reasons
@@ -193,7 +226,7 @@ DRILLS: Final = (
         name="limits",
         fault="the daemon may lock no memory; has no descriptor left; gets no memory for a region (RLIMIT_AS, RLIMIT_FSIZE); its log's disk is full",
         bound="each with a reason that says what it is, in the refusal, the log or the status; works again afterwards; the running session's "
-        "rounds all drafted",
+        "rounds all drafted, also while a limit holds",
         run=_limits,
         quick_s=8,
         group="daemon",

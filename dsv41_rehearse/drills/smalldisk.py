@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 
 from pathlib import Path
@@ -51,6 +52,12 @@ class SmallDisk:
         with self._filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"\0")
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more can be written."""
+        left = os.statvfs(self.path)
+        return left.f_bfree == 0
 
     def empty(self) -> None:
         """Give it back."""
