@@ -28,6 +28,7 @@ static void close_again(struct hfd_loop *l, const char *reason)
 {
     l->breaker.failures = 0;
     l->breaker.cool_ns = l->config.breaker_cool_ns;
+    l->breaker.lost = false;
     if (l->breaker.state != HFD_BREAKER_CLOSED)
         change(l, HFD_BREAKER_CLOSED, HFD_EVENT_BREAKER_CLOSED, reason);
 }
@@ -97,11 +98,28 @@ static uint64_t hash_of(const unsigned char *body, uint32_t bytes)
 
 void hfd_breaker_meet(struct hfd_loop *l, const unsigned char *body, uint32_t bytes)
 {
-    uint64_t worker = hash_of(body, bytes), before = l->breaker.worker;
+    struct hfd_breaker *b = &l->breaker;
+    uint64_t worker = hash_of(body, bytes), before = b->worker;
 
-    l->breaker.worker = worker;
-    if (before == 0 || before == worker)
+    b->worker = worker;
+    if (before != 0 && before != worker) {
+        HFD_COUNT(l, worker_changes, 1);
+        close_again(l, "another worker has opened the session");
+    } else if (b->lost) {
+        /* What failed before its connection went still counts. */
+        b->lost = false;
+        change(l, HFD_BREAKER_CLOSED, HFD_EVENT_BREAKER_CLOSED, "the worker has opened the session again");
+    }
+}
+
+void hfd_breaker_lose(struct hfd_loop *l)
+{
+    struct hfd_breaker *b = &l->breaker;
+
+    if (b->state != HFD_BREAKER_CLOSED || !l->config.breaker_failures)
         return;
-    HFD_COUNT(l, worker_changes, 1);
-    close_again(l, "another worker has opened the session");
+    b->lost = true;
+    b->until_ns = 0; /* nothing has to cool down: whoever opens the session next is asked at once */
+    HFD_COUNT(l, breaker_opens, 1);
+    change(l, HFD_BREAKER_OPEN, HFD_EVENT_BREAKER_OPEN, "the connection to the worker was lost");
 }

@@ -130,6 +130,8 @@ static void take_down(struct hfd_loop *l, const struct hfd_incoming *in)
     if (again && !in->barred)
         return; /* a connection that was barred goes, too */
     again = again && k->down_reason == in->reason;
+    if (k->state == HFD_LINK_UP)
+        hfd_breaker_lose(l);
     set_state(l, HFD_LINK_CONNECTING);
     k->succeeds = false;
     k->down_reason = in->reason;

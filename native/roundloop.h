@@ -42,7 +42,7 @@ struct hfd_config {
     uint32_t base;               /* the counter goes on: the session's first round is base + 1 */
     int socket;                  /* a duplicate of the session's socket. The loop's, once started: it closes it last. -1: none */
     int event_fd;                /* an eventfd: 1 is added whenever an event was queued. The caller's; open until joined. -1: none */
-    uint32_t breaker_failures;   /* so many rounds in a row that failed (no reply in time, a bad one) open the breaker; 0: never */
+    uint32_t breaker_failures;   /* so many rounds in a row that failed (no reply in time, a bad one) open the breaker, and a lost connection does; 0: never */
     uint64_t breaker_cool_ns;    /* the first cool-down; doubled, up to 4 s, by each probe that fails */
 };
 

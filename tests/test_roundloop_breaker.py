@@ -209,6 +209,61 @@ def test_another_worker_begins_without_failures(worker: FakeWorker) -> None:
         assert loop.counter("worker_changes") == 1
 
 
+def breaker_events(loop: Running) -> list[str]:
+    return [event.kind.name for event in loop.events + loop.loop.events() if "BREAKER" in event.kind.name]
+
+
+@pytest.mark.parametrize("name", ["fake", "another"])
+def test_a_lost_connection_opens_it_until_a_worker_is_there(worker: FakeWorker, name: str) -> None:
+    with running(worker, breaker_failures=3, breaker_cool_ns=LONG_MS * MS) as loop:
+        loop.up(worker)
+        good(loop, worker, 1)
+        endpoint = worker.endpoint
+        worker.close()
+        assert "connection" in (loop.wait_for(EventKind.BREAKER_OPEN).reason or "")
+        assert loop.loop.breaker_state() is BreakerState.OPEN
+        for t in (2, 3):
+            loop.engine.begin(t)
+            assert loop.engine.finish(t) is Verdict.DISCONNECTED, "still what it is"
+        with fake_worker(endpoint=endpoint) as again:
+            header = again.expect(Kind.OPEN)
+            again.send(encode_control(header.session, Opened(worker=name, drafter="none")))
+            loop.wait_for(EventKind.LINK_UP, 2)
+            assert loop.loop.breaker_state() is BreakerState.CLOSED
+            loop.engine.begin(4, Ask(draft=False), context_only=True)
+            again.expect_round()
+            assert loop.engine.finish(4) is Verdict.OK, "no probe is needed"
+            good(loop, again, 5)
+        assert (loop.counter("breaker_opens"), loop.counter("breaker_probes")) == (1, 0)
+        assert breaker_events(loop) == ["BREAKER_OPEN", "BREAKER_CLOSED"]
+
+
+def test_what_failed_before_the_connection_went_still_counts(worker: FakeWorker) -> None:
+    with running(worker, breaker_failures=3, breaker_cool_ns=LONG_MS * MS) as loop:
+        loop.up(worker)
+        bad(loop, worker, 1)
+        bad(loop, worker, 2)
+        endpoint = worker.endpoint
+        worker.close()
+        loop.wait_for(EventKind.BREAKER_OPEN)
+        with fake_worker(endpoint=endpoint) as again:
+            again.open()
+            loop.wait_for(EventKind.LINK_UP, 2)
+            assert loop.loop.breaker_state() is BreakerState.CLOSED
+            bad(loop, again, 3)
+            at_once(loop, again, 4)
+        assert loop.counter("breaker_opens") == 2
+
+
+def test_without_a_limit_a_lost_connection_opens_nothing(worker: FakeWorker) -> None:
+    with running(worker, breaker_failures=0) as loop:
+        loop.up(worker)
+        worker.close()
+        loop.wait_for(EventKind.LINK_DOWN)
+        assert loop.loop.breaker_state() is BreakerState.CLOSED
+        assert loop.counter("breaker_opens") == 0
+
+
 def test_the_same_worker_on_another_connection_is_no_change(worker: FakeWorker) -> None:
     with running(worker) as loop:
         loop.up(worker)

@@ -19,8 +19,8 @@ MET: Final[Mapping[str, str]] = {
     "freeze-engine": "as a stopped engine: what only the pause made old is an expiry, but no evidence",
     "freeze-both": "as both stopped",
     "idle": "at rest the watchdog sleeps in poll, the loop in a futex; pings keep the worker's link known to be alive",
-    "worker-kill": "the transport's monitor tells of the lost connection: rounds end DISCONNECTED at once, the breaker opens, the "
-    "link comes back by itself",
+    "worker-kill": "the transport's monitor tells of the lost connection: rounds end DISCONNECTED at once, the breaker is open "
+    "until a worker has opened the session again; the link comes back by itself",
     "worker-hang": "the network timeout ends the round; the link is opened anew, and a reply of another round is dropped and counted",
     "worker-garbage": "a reply is checked in private memory before anything is written; what costs more than any legal message is cut",
     "network-cut": "the same timeout; the transport connects again by itself",

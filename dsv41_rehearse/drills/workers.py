@@ -23,6 +23,7 @@ SWITCHES: Final = (4, 50)
 AT_ONCE_MS: Final = 20.0  # far below timeout and deadline: what takes longer has waited for something
 BACK_MS: Final = 1000.0
 AWAY_S: Final = 0.4
+BREAKER_OPEN: Final = "breaker_open{"
 IN_FLIGHT: Final = 3  # rounds of an engine with two steps in flight
 
 
@@ -32,12 +33,13 @@ class Back:
     What came of one time.
 
     ``fell_back``: the rounds without drafts, for how long each was parked. ``without_ms``: between the first and the last of them.
-    ``back``: until drafts came again.
+    ``back``: until drafts came again. ``opened``: whether the circuit breaker was open meanwhile.
     """
 
     fell_back: list[Timed]
     back: Timed
     without_ms: float = 0.0
+    opened: bool = False
 
 
 def _since(drafting: ShimDrafting, ns: int) -> list[Timed]:
@@ -51,6 +53,11 @@ def _without_ms(drafting: ShimDrafting, ns: int) -> float:
     return (max(times) - min(times)) / 1e6 if times else 0.0
 
 
+def _breaker_open(stage: Stage) -> bool:
+    shown = {name: value for name, value in counters(stage.newest_daemon).items() if name.startswith(BREAKER_OPEN)}
+    return bool(shown) and all(shown.values())
+
+
 def _worker_kill(plan: Plan) -> Row:
     wanted, chance = plan.count(*KILLS), plan.random()
     done: list[Back] = []
@@ -62,17 +69,20 @@ def _worker_kill(plan: Plan) -> Row:
             hurt_ns = victim.kill()
             stage.stack.forget(victim)
             pause(drafting, AWAY_S)
-            fell_back = _since(drafting, hurt_ns)
+            fell_back, opened = _since(drafting, hurt_ns), _breaker_open(stage)
             stage.start_worker(bind=stage.endpoint)
             ready_ns = stage.stack.named("worker").ready_ns
             back_ns = drafting.sessions.wait_drafted_after(ready_ns, BACK_S)
-            done.append(Back(fell_back, Timed.between(ready_ns, back_ns)))
+            done.append(Back(fell_back, Timed.between(ready_ns, back_ns), opened=opened))
             if back_ns is None:
                 return
         seen.append(counters(stage.newest_daemon))
+        closed.append(not _breaker_open(stage))
 
+    closed: list[bool] = []
     seen: list[dict[str, float]] = []
     with Stage(plan=plan, audit=False, worker_ms=30.0) as stage:
+        daemon = stage.newest_daemon.pid
         seen.append(counters(stage.newest_daemon))
         played = stage.run(act)
     row = Row("worker-kill", f"killed {len(done)} times for {AWAY_S:g} s and more, most times with a round parked")
@@ -81,8 +91,13 @@ def _worker_kill(plan: Plan) -> Row:
     row.bounds("a round decided after the kill", fell_back, AT_ONCE_MS)
     _back(row, done, wanted)
     row.expect(all(one.fell_back for one in done), "no round fell back")
+    opened = sum(one.opened for one in done)
+    row.expect(opened == len(done), f"the circuit breaker was open {opened} times of {len(done)}")
+    row.expect(closed == [True], "the circuit breaker stayed open")
+    row.expect({one.pid for one in played.driven.sessions.seen} == {daemon}, "another daemon")
     if len(seen) == 2:
-        row.details["breaker_opens"] = grown(seen[0], seen[1], "breaker_opens_total")
+        opens = row.details["breaker_opens"] = grown(seen[0], seen[1], "breaker_opens_total")
+        row.expect(opens == len(done), f"the circuit breaker opened {opens} times at {len(done)} kills")
         row.details["by verdict"] = {
             name: grown(seen[0], seen[1], rounds(name)) for name in ("disconnected", "breaker", "timeout")
         }
@@ -130,8 +145,8 @@ DRILLS: Final = (
     Drill(
         name="worker-kill",
         fault="SIGKILL to the worker under load; another one on its endpoint after 0.4 s",
-        bound="rounds decided ≤ 20 ms after the kill or their gathering, none by a timeout; drafting again ≤ 1 s after the worker is "
-        "ready; the session stays",
+        bound="rounds decided ≤ 20 ms after the kill or their gathering, none by a timeout; the circuit breaker opens, and closes again; "
+        "drafting again ≤ 1 s after the worker is ready; the session and the daemon stay",
         run=_worker_kill,
         quick_s=8,
         group="worker",

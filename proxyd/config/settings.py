@@ -125,7 +125,7 @@ class Settings:
             "worker.breaker_failures",
             Count(0, 1000),
             Effect.NEXT_SESSION,
-            "so many rounds in a row without a good reply open the circuit breaker; 0: never",
+            "so many rounds in a row without a good reply open the circuit breaker, and a lost connection does; 0: never",
         ),
     ] = 3
     breaker_cool_ms: Annotated[
