@@ -30,7 +30,7 @@ DOCUMENT: Final = ROOT / "docs" / "FAULTS.md"
 FIGURES: Final = ROOT / "docs" / "faults.json"
 SCALES: Final = ("quick", "full")
 WORST_FIRST: Final = ("WRONG", "STALLED", "SKIPPED", "GOOD")
-SHOWN: Final = tuple(name for name in Row.__dataclass_fields__ if name not in {"details", "late"})
+SHOWN: Final = tuple(name for name in Row.__dataclass_fields__ if name not in {"details", "late", "left_out"})
 KEPT: Final = (*SHOWN, "verdict", "wrong")
 HEAD: Final = """\
 # What happens when something dies
@@ -48,7 +48,8 @@ the kernel closes the sockets of the dying first.
 
 A machine that stands still is not a fault of the product: beside each drill a small process on each processor naps and notes when
 its naps were too long. Only where every time that is out of its bound is late by less than such a stall has of that very time, and
-nothing else is wrong, a drill says STALLED: it shows nothing, and is run once more by itself. SKIPPED says what the machine lacks.
+nothing else is wrong, a drill says STALLED: it shows nothing, and is run once more by itself. Where that is so of one in twenty such
+times at most, these are left out, which the row says, and the others are judged. SKIPPED says what the machine lacks.
 """
 COLUMNS: Final = (
     "drill",

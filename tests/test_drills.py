@@ -108,6 +108,20 @@ def test_a_time_that_a_stall_explains_hides_no_other() -> None:
     assert [one.excused for one in row.late] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("others", "still", "verdict"), [(38, True, "GOOD"), (37, True, "STALLED"), (1000, False, "WRONG")]
+)
+def test_few_of_many_that_a_stall_explains_are_left_out_and_said(others: int, still: bool, verdict: str) -> None:
+    row = Row("x", "y")
+    row.bounds("seen", [Timed(25.0, 1000 * MS), Timed(30.0, 5000 * MS), *[Timed(3.0, 0)] * others], 20.0)
+    row.hold(Stood((900.0, 1800.0), (5000.0, 5020.0) if still else (0.0, 0.0)))
+    assert row.verdict == verdict
+    assert bool(row.spared) == (others >= 38)
+    assert [one.what for one in row.late] == {"GOOD": [], "STALLED": ["seen", "seen"], "WRONG": ["seen"]}[verdict]
+    if verdict == "GOOD":
+        assert "2 of 40: seen: 30.0 ms, bound 20 ms" in row.spared[0]
+
+
 def test_the_longest_of_times_is_none_where_one_never_came() -> None:
     assert longest_ms([Timed(3.0, 0), Timed.between(2 * MS, 9 * MS)]) == 7.0
     assert longest_ms([Timed(3.0, 0), Timed.between(2 * MS, None)]) is None
@@ -151,7 +165,7 @@ def test_rounds_that_expire_without_a_fault_are_a_fault_where_nothing_stood_stil
     rounds: list[Window], stall: tuple[float, float], verdict: str
 ) -> None:
     row = Row("x", "y")
-    row.expired("the soak", rounds, 200.0, 15.0)
+    row.expired("the soak", rounds, 200.0, 15.0, among=19)
     row.hold(Stood(stall))
     assert row.verdict == verdict
 

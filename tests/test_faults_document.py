@@ -61,7 +61,7 @@ def taken(tmp_path: Path, *rows: Row) -> dict[str, Any]:
 
 def late(stall_ms: float) -> Row:
     row = Row("idle", "it came late")
-    row.tardy("seen: 25.0 ms, bound 20 ms", 5.0, None)
+    row.tardy("seen", "25.0 ms, bound 20 ms", 5.0, None)
     row.late[0].stood_ms = stall_ms
     return row
 

@@ -103,7 +103,8 @@ def _network_cut(plan: Plan) -> Row:
     row.faults += spells.faults
     _judge(row, spells, plan.seconds(*FOR_S))
     # The daemon's own timeout comes first, unless something stood still for the difference.
-    row.expired("bad weather", played.expired, stage.deadline_ms, NETWORK_TIMEOUT_MS)
+    rounds = sum(played.report.rounds.values())
+    row.expired("bad weather", played.expired, stage.deadline_ms, NETWORK_TIMEOUT_MS, among=rounds)
     row.details["packets"] = {"carried": counts[0], "lost": counts[1], "overtaken": counts[2]}
     return played.fill(row)
 

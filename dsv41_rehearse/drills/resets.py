@@ -176,13 +176,13 @@ def _session_resets(plan: Plan) -> Row:
     row = Row("session-resets", f"{resets.done} sessions one after the other on one region, {ms:.1f} ms each")
     row.leaks += [f"daemon {what}" for what in grown]
     row.expect(resets.done >= count, f"only {resets.done} of {count} sessions")
-    row.expired("the short sessions", resets.fired, DEADLINE_MS, USUAL_MS)
+    row.expired("the short sessions", resets.fired, DEADLINE_MS, USUAL_MS, among=sum(resets.verdicts.values()))
     row.expect(resets.lost == 0, f"{resets.lost} sessions were lost")
     row.expect(resets.verdicts[Verdict.OK.name] >= count // OK_EVERY, "hardly a session had drafts")
     row.details["resets"] = dict(resets.verdicts)
     played.fill(row)
-    expired = row.details["rounds"].get("EXPIRED", 0)
-    row.expired("the engine beside them", played.expired, DEADLINE_MS, USUAL_MS)
+    expired, rounds = row.details["rounds"].get("EXPIRED", 0), sum(row.details["rounds"].values())
+    row.expired("the engine beside them", played.expired, DEADLINE_MS, USUAL_MS, among=rounds)
     row.expect(expired == len(played.expired), f"{expired} rounds expired, {len(played.expired)} with a known time")
     return row
 

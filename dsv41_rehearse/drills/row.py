@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal
 from dsv41_rehearse.drills.timed import Late, Stood, Timed, Window
 
 
+FEW_OF: Final = 20  # one of so many times at most
 MARGIN_NS: Final = 10_000_000  # around a moment that was late: what takes times is itself held up
 Verdict = Literal["GOOD", "WRONG", "STALLED", "SKIPPED"]
 
@@ -23,7 +25,7 @@ class Row:
     after the fault, or after its gathering where that was later; ``parked``: the most rounds parked at once by the fault;
     ``target_only``: steps without drafts meanwhile; ``recovered_ms``: from the moment that it could be, as the bound counts, to
     the first drafted round; ``leaks``: what is left over, in words. ``faults``: what is out of its bound, or wrong, in words.
-    ``late``: times out of their bound: what a stalled machine may explain. ``skipped``: why it could not
+    ``late``: times out of their bound: what a stalled machine may explain; ``left_out``: those that it does, few of many. ``skipped``: why it could not
     run here. ``stall_ms``: the longest scheduling stall while it ran, measured beside it. ``first``: what the run before said, where
     it was STALLED and this is the second.
     """
@@ -39,6 +41,7 @@ class Row:
     leaks: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     late: list[Late] = field(default_factory=list)
+    left_out: list[Late] = field(default_factory=list)
     skipped: str | None = None
     stall_ms: float = 0.0
     seconds: float = 0.0
@@ -47,42 +50,58 @@ class Row:
     details: dict[str, Any] = field(default_factory=dict)
 
     def bound(
-        self, what: str, value: float | None, most: float, least: float | None = None, *, since_ns: int | None = None
+        self,
+        what: str,
+        value: float | None,
+        most: float,
+        least: float | None = None,
+        *,
+        since_ns: int | None = None,
+        among: int = 1,
     ) -> None:
         """
         Hold a time (ms) against its bound. One that never came is a fault; one that came late is ``late``.
 
         ``since_ns``: when it began (CLOCK_MONOTONIC); None: nobody knows, then the longest stall of the whole drill may explain it.
+        ``among``: how many such times there are.
         """
         if value is None:
             self.faults.append(f"{what}: never")
         elif value > most:
             window = None if since_ns is None else Window(since_ns, since_ns + int(value * 1e6))
-            self.tardy(f"{what}: {value:.1f} ms, bound {most:g} ms", value - most, window)
+            self.tardy(what, f"{value:.1f} ms, bound {most:g} ms", value - most, window, among=among)
         elif least is not None and value < least:
             self.faults.append(f"{what}: {value:.1f} ms, not before {least:g} ms")
 
     def bounds(self, what: str, times: Iterable[Timed], most: float, least: float | None = None) -> None:
         """Hold each of these times against a bound: one that a stall explains hides no other."""
-        for one in times:
-            self.bound(what, one.ms, most, least, since_ns=one.since_ns)
+        taken = list(times)
+        for one in taken:
+            self.bound(what, one.ms, most, least, since_ns=one.since_ns, among=len(taken))
 
-    def expired(self, what: str, rounds: Iterable[Window], deadline_ms: float, usual_ms: float) -> None:
-        """Rounds that a watchdog ended with nothing done to anybody: each was late by the deadline, less what a round takes."""
+    def expired(self, what: str, rounds: Iterable[Window], deadline_ms: float, usual_ms: float, *, among: int) -> None:
+        """Rounds, of so many, that a watchdog ended unharmed: each was late by the deadline, less what a round takes."""
         for window in rounds:
-            self.tardy(f"{what}: a round expired without a fault", deadline_ms - usual_ms, window)
+            self.tardy(what, "a round expired without a fault", deadline_ms - usual_ms, window, among=among)
 
-    def tardy(self, what: str, by_ms: float, window: Window | None) -> None:
+    def tardy(self, what: str, how: str, by_ms: float, window: Window | None, *, among: int = 1) -> None:
         """Note something that came so much too late: only where the machine stood still for longer meanwhile it was the machine."""
         wide = None if window is None else Window(window.since_ns - MARGIN_NS, window.until_ns + MARGIN_NS)
-        self.late.append(Late(what, by_ms, wide))
+        self.late.append(Late(what, how, by_ms, wide, among))
 
     def hold(self, stood: Stood) -> None:
-        """Hold what was late against the machine's stalls, once the drill is over."""
+        """
+        Hold what was late against the machine's stalls, once the drill is over.
+
+        Few of many that a stall explains are left out: the others of their kind show what the drill is to show.
+        """
         self.stall_ms = round(stood.longest_ms(), 1)
         for one in self.late:
             one.hold(stood)
-        anywhere = [one.what for one in self.late if one.window is None]
+        explained = Counter(one.what for one in self.late if one.excused)
+        self.left_out = [one for one in self.late if one.excused and explained[one.what] * FEW_OF <= one.among]
+        self.late = [one for one in self.late if one not in self.left_out]
+        anywhere = [str(one) for one in self.late + self.left_out if one.window is None]
         if anywhere:
             self.details["held against the longest stall of the whole drill"] = anywhere
 
@@ -110,6 +129,15 @@ class Row:
     def excused(self) -> bool:
         """Whether every time that is late is late by less than the machine stood still meanwhile."""
         return all(one.excused for one in self.late)
+
+    @property
+    def spared(self) -> list[str]:
+        """What was left out, in words: of each kind how many, and the worst."""
+        kinds = {one.what: [other for other in self.left_out if other.what == one.what] for one in self.left_out}
+        return [
+            f"left out, since the machine stood still: {len(few)} of {few[0].among}: {max(few, key=lambda one: one.by_ms)}"
+            for few in kinds.values()
+        ]
 
     @property
     def wrong(self) -> list[str]:

@@ -84,5 +84,5 @@ def report(what: Run, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
         "scale": what.scale,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "seconds": round(seconds, 1),
-        "rows": [{**asdict(row), "verdict": row.verdict, "wrong": row.wrong} for row in rows],
+        "rows": [{**asdict(row), "verdict": row.verdict, "wrong": [*row.wrong, *row.spared]} for row in rows],
     }

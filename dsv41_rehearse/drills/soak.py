@@ -135,7 +135,7 @@ def _soak(plan: Plan) -> Row:
         played = stage.run(soak.act)
     row = Row("soak", f"{made(played.driven.engine)} rounds, {sum(soak.faults.values())} faults")
     row.expect(soak.stuck is None, str(soak.stuck))
-    row.expired("the soak", soak.expired, DEADLINE_MS, USUAL_MS)
+    row.expired("the soak", soak.expired, DEADLINE_MS, USUAL_MS, among=made(played.driven.engine))
     row.details["faults"] = dict(soak.faults)
     row.expect(
         played.driven.status["registrations"] <= REGIONS,

@@ -32,7 +32,7 @@ def line(console: Console, row: Row) -> None:
 
 
 def _reasons(console: Console, row: Row) -> None:
-    for reason in [row.skipped] if row.skipped is not None else row.wrong:
+    for reason in [row.skipped] if row.skipped is not None else [*row.wrong, *row.spared]:
         console.print(f"    {reason}", highlight=False, markup=False, soft_wrap=True)
     if row.first is not None:
         console.print(f"    the second try; the first {row.first}", highlight=False, markup=False, soft_wrap=True)
@@ -53,7 +53,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
     console.width = max(console.width, WIDTH)
     console.print(made)
     for row in rows:
-        if row.verdict != "GOOD" or row.first is not None:
+        if row.verdict != "GOOD" or row.first is not None or row.left_out:
             console.print(f"{row.drill}: {row.verdict}", highlight=False, soft_wrap=True)
             _reasons(console, row)
     count = Counter(row.verdict for row in rows)

@@ -47,13 +47,15 @@ class Late:
     """
     A time out of its bound.
 
-    ``by_ms``: by how much. ``window``: when; None: somewhere in the drill. ``stood_ms``: for how long at a time the machine stood
-    still then.
+    ``what``: which time, ``how``: how late, in words. ``by_ms``: by how much. ``window``: when; None: somewhere in the drill.
+    ``among``: how many such times were taken. ``stood_ms``: for how long at a time the machine stood still then.
     """
 
     what: str
+    how: str
     by_ms: float
     window: Window | None
+    among: int = 1
     stood_ms: float = 0.0
 
     def hold(self, stood: Stood) -> None:
@@ -67,4 +69,4 @@ class Late:
 
     def __str__(self) -> str:
         where = "somewhere in the drill" if self.window is None else "then"
-        return f"{self.what} (stood still {where} for {self.stood_ms:.0f} ms)"
+        return f"{self.what}: {self.how} (stood still {where} for {self.stood_ms:.0f} ms)"

@@ -34,10 +34,11 @@ def rounds(row: Row, played: Played, timeout_ms: float = TIMEOUT_MS) -> None:
     ended = [(one.verdict, Window(one.gathered_ns, one.decided_ns)) for one in sessions.fell_back]
     ended += [(one.verdict, Window(one.gathered_ns, one.past_ns)) for one in sessions.releases]
     others = [(verdict, window) for verdict, window in ended if window.since_ns >= first_ns]
+    rounds_made = sum(played.report.rounds.values())
     if {verdict for verdict, _ in others} <= _NETWORK:
         for verdict, window in others:
             # Where the machine stood still for much of the timeout, it was the machine.
-            row.tardy(f"a round of the running session: {verdict}", timeout_ms / 2, window)
+            row.tardy("the running session", f"a round ended {verdict}", timeout_ms / 2, window, among=rounds_made)
     else:
         row.faults.append(f"rounds of the running session: {dict(Counter(verdict for verdict, _ in others))}")
 
