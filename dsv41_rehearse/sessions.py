@@ -13,7 +13,7 @@ from dsv41_rehearse import proc
 
 
 POLL_S: Final = 0.002
-RELEASES_KEPT: Final = 4096
+RELEASES_KEPT: Final = 1 << 17  # rounds of a worker that is away for minutes in all
 
 
 @dataclass
@@ -35,7 +35,7 @@ class SessionSeen:
     first_ok_ns: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Release:
     """A drafting round that ended without its daemon: when it was gathered, and when the stream was past it. ns."""
 
@@ -45,7 +45,7 @@ class Release:
     past_ns: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FellBack:
     """A drafting round that its daemon ended without drafts: when it was gathered, and when it was decided. ns."""
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from dsv41_rehearse.drafting import ShimDrafting
-from dsv41_rehearse.drill import BACK_S
 from dsv41_rehearse.drills import regions
 from dsv41_rehearse.drills.drill import Drill, Plan
 from dsv41_rehearse.drills.row import Row
@@ -30,7 +29,7 @@ PATTERN: Final = Path("/proc/sys/kernel/core_pattern")
 WORKER_MS: Final = 60.0  # of 63 in a step: nearly every death meets a parked round
 RELEASED_MS: Final = 220.0
 LOST_MS: Final = 520.0
-STARTED_S: Final = 30.0
+DYING_S: Final = 180.0
 
 
 @dataclass(frozen=True)
@@ -103,11 +102,11 @@ def _dump(row: Row, stage: Stage, drafting: ShimDrafting, mib: int) -> Dump | No
         victim.process.send_signal(signal.SIGABRT)
         stage.stack.unlink_socket()
         _start_heavy(stage, mib)
-        back = sessions.wait_other_than(before.id, BACK_S)
+        back = sessions.wait_other_than(before.id, DYING_S)
         if back is not None and alive(victim.pid):
             shared = regions.mapped_by(back.pid) & regions.mapped_by(victim.pid)
             row.expect(not shared, "the next session is on a region that the dying daemon still maps")
-        died_ns = witness.death_ns()
+        died_ns = witness.death_ns(DYING_S)
     victim.process.wait()
     stage.stack.forget(victim)
     releases = [one for one in sessions.releases if one.session == before.id]

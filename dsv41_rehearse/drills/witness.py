@@ -43,20 +43,20 @@ class Witness:
         self._process.kill()
         self._process.communicate()
 
-    def death_ns(self) -> int:
+    def death_ns(self, within_s: float = TOLD_S) -> int:
         """
         Wait for the process's end: return when its last thread was gone (CLOCK_MONOTONIC).
 
         Raises TimeoutError where it lives on.
         """
-        return int(self._line())
+        return int(self._line(within_s))
 
-    def _line(self) -> str:
+    def _line(self, within_s: float = TOLD_S) -> str:
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], TOLD_S)
+        readable, _, _ = select.select([self._process.stdout], [], [], within_s)
         line = self._process.stdout.readline().strip() if readable else ""
         if not line:
-            raise TimeoutError(f"no end of the watched process within {TOLD_S:g} s")
+            raise TimeoutError(f"no end of the watched process within {within_s:g} s")
         return line
 
 
