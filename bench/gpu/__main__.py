@@ -20,6 +20,7 @@ from rich.table import Table as Shown
 
 from bench.gpu import goals, handoff, parked, picture, recovery, show
 from bench.gpu.bare.build import HERE, Floor, build
+from bench.gpu.cores import Cores
 from bench.gpu.machine import origin, write
 from dsv41_rehearse.bench_show import plain
 from dsv41_rehearse.picture import check as check_picture
@@ -114,8 +115,12 @@ def _parts(run: Run) -> None:
     effort = run.effort
 
     def hand_off() -> dict[str, Any]:
-        with Floor(run.bare("floor")) as floor:
-            return handoff.measure(floor, effort.blocks, effort.rounds, run.say)
+        with ExitStack() as placed:
+            cores = Cores.pick()
+            if cores is not None:
+                placed.enter_context(cores.for_the_rest())
+            floor = placed.enter_context(Floor(run.bare("floor")))
+            return handoff.measure(floor, cores, effort.blocks, effort.rounds, run.say)
 
     def overlapped() -> dict[str, Any]:
         from bench.gpu import overlap

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.gpu.bare.build import Floor, NoSuchCase
+from bench.gpu.cores import Cores
 from bench.gpu.product import NAPPING, SPINNING, Engine, Rounds, start_daemon, with_echo, with_shim
 from bench.gpu.step import ROWS, Item, Tensors, decoding
 from dsv41_rehearse.samples import Samples
@@ -58,9 +59,9 @@ class Case:
 Job = Callable[[Case], None]
 
 
-def measure(floor: Floor, blocks: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(floor: Floor, cores: Cores | None, blocks: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """
-    Return every case by name, such as "bare round 3", round by how many requests.
+    Return every case by name, such as "bare round 3", round by how many requests. Every engine's thread is where ``cores`` says.
 
     Of the product: "spin" is an echo session and the daemon spins, "nap" the same and it naps, "copies0" to "copies2" "spin" with copies
     enqueued in each way; for "shim" a worker answers, the daemon spins. "empty 1" is one request without rows, "hand-off 1" an empty
@@ -69,6 +70,9 @@ def measure(floor: Floor, blocks: int, rounds: int, say: Callable[[str], None]) 
     cases: dict[str, Case] = {}
     with Stack() as stack, ExitStack() as open_ones:
         engines = dict(_engines(stack, open_ones))
+        if cores is not None:
+            floor.pin(cores.engine)
+            open_ones.enter_context(cores.as_engine())
         for block in range(blocks):
             say(f"hand-off, block {block + 1} of {blocks}")
             order = list(_jobs(floor, engines, rounds))

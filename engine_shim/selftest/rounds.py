@@ -56,16 +56,17 @@ class Rounds:
 
     def pass_by(self, others: Sequence[CudaStream]) -> str:
         """
-        Have other streams do something while a round is parked. Raises Failed where one of them stands still until its release.
+        Have other streams do something while a round is parked. Raises Failed where some of them stand still until its release.
 
-        Whoever was not through is looked at again: one that is late once was slow, one that never gets past a parked stream shares its queue.
+        Where some do, all are looked at again: a machine that is busy elsewhere is so once. Which of them share the parked one's queue changes
+        from look to look where there are few, but each time some do.
         """
         places = [(other, other.alloc(WORD), other.host_alloc(2 * WORD)) for other in others]
         first, took_us = self._stand_still(places)
         left = first
         for _ in range(LOOKS - 1):
             if left:
-                left, took_us = self._stand_still(left)
+                left, took_us = self._stand_still(places)
         for other, memory, pinned in places:
             other.free(memory)
             other.host_free(pinned)
@@ -74,7 +75,7 @@ class Rounds:
                 f"{len(left)} of {len(others)} other streams stood still while one was parked, {LOOKS} times out of {LOOKS} "
                 f"({MAX_CONNECTIONS} is {os.environ.get(MAX_CONNECTIONS, 'unset')}): {_more_connections()}"
             )
-        slow = f", {len(first)} of them only when looked at again" if first else ""
+        slow = f", {len(first)} of them only when all were looked at again" if first else ""
         return f"{len(others)} others went on beside a parked one{slow}, the last after {took_us:.0f} us"
 
     def _stand_still(self, places: Sequence[Place]) -> tuple[Sequence[Place], float]:

@@ -92,6 +92,11 @@ class Floor:
     def __init__(self, program: Path) -> None:
         self._process = subprocess.Popen([str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
+    def pin(self, cpu: int) -> None:
+        """Have its engine's thread on this processor; its responder stays where it may be. Raises BareError."""
+        self.measure("empty", 2)  # by then it has its responder and its driver's threads
+        os.sched_setaffinity(self._process.pid, {cpu})
+
     def __enter__(self) -> Floor:
         return self
 
