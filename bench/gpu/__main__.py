@@ -11,7 +11,7 @@ import traceback
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +54,8 @@ class Run:
         self.arguments = arguments
         self.console = console
         self.scratch = scratch
-        self.effort = QUICK if arguments.quick else FULL
+        effort = QUICK if arguments.quick else FULL
+        self.effort = replace(effort, blocks=arguments.blocks or effort.blocks)
         self.report: dict[str, Any] = origin()
         self.broken: list[str] = []
         self._load: Any = None
@@ -146,6 +147,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the report there, after each part")
     parser.add_argument("--picture", type=Path, help="write a picture (PNG) there")
     parser.add_argument("--quick", action="store_true", help="little of everything: does it run at all?")
+    parser.add_argument(
+        "--blocks", type=int, help=f"how often all that is compared takes turns (default: {FULL.blocks})"
+    )
     parser.add_argument("--only", action="append", metavar="PART", help="this part; may be repeated")
     arguments = parser.parse_args(argv)
     if arguments.picture is not None:
