@@ -44,14 +44,12 @@ class SmallDisk:
         # Lazily: a process that is about to end may still have its log open there.
         subprocess.run(["umount", "-l", str(self.path)], capture_output=True, check=True, timeout=_MOUNT_S)
 
-    def fill(self) -> None:
-        """Take all the room that there is."""
-        with self._filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-        with self._filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(b"\0")
+    def fill(self, log: str) -> None:
+        """Take all the room that there is, also what is left of the last page of that log: by empty lines."""
+        for path, what in ((self._filler, bytes(4096)), (self._filler, b"\0"), (self.path / log, b"\n")):
+            with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(what)
 
     @property
     def full(self) -> bool:
