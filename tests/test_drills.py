@@ -42,6 +42,10 @@ class Stood:
         since, until = (0.0, 1e12) if window is None else (window.since_ns / MS, window.until_ns / MS)
         return max((min(end, until) - max(begin, since) for begin, end in self._stalls), default=0.0)
 
+    def summed_ms(self, window: Window | None = None) -> float:
+        since, until = (0.0, 1e12) if window is None else (window.since_ns / MS, window.until_ns / MS)
+        return sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._stalls)
+
 
 @pytest.fixture
 def console() -> Console:
@@ -296,3 +300,13 @@ def test_a_stage_finds_a_loss_that_nobody_planned(console: Console) -> None:
     with Stage(plan=Plan("quick", 1, console)) as stage:
         row = stage.run(act).fill(Row("x", "y"))
     assert row.faults == ["sessions lost: 1 HANGUP; planned: 0"]
+
+
+@pytest.mark.parametrize(("own", "verdict"), [(False, "WRONG"), (True, "STALLED")])
+def test_stalls_add_up_only_for_what_takes_none_of_them_for_time(own: bool, verdict: str) -> None:
+    row = Row("made-up", "something")
+    row.bounds("lost", [Timed(580.0, 0)], 520.0, own=own)
+    row.hold(Stood((100, 140), (200, 240)))
+    assert row.verdict == verdict
+    row.hold(Stood((100, 140), (700, 740)))
+    assert row.verdict == "WRONG", "behind it nothing counts"

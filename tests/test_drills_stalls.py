@@ -7,7 +7,7 @@ import mmap
 import signal
 import time
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -52,7 +52,8 @@ def test_a_stall_that_is_not_over_counts_as_far_as_it_went(stalls: Stalls) -> No
     stalls.processes[0].send_signal(signal.SIGCONT)
 
 
-def test_those_that_overlap_are_one_and_others_are_not(stalls: Stalls) -> None:
+def noted(stalls: Stalls, *times: tuple[int, int]) -> Callable[[int, int], float]:
+    """Have one of them note stalls from and to these times, ms; return what gives the longest of a window."""
     notes = stalls._notes
     assert isinstance(notes, mmap.mmap)
     for number in range(len(stalls.processes)):
@@ -60,18 +61,49 @@ def test_those_that_overlap_are_one_and_others_are_not(stalls: Stalls) -> None:
     stalls.processes[0].kill()
     stalls.processes[0].wait()
     base = 1_000_000 * MS
-    noted = [(0, 100), (90, 150), (158, 200), (300, 420)]
-    for index, (since, until) in enumerate(noted):
+    for index, (since, until) in enumerate(times):
         STALL.pack_into(notes, HEAD.size + index * STALL.size, base + since * MS, base + until * MS)
-    HEAD.pack_into(notes, 0, len(noted), 0)
+    HEAD.pack_into(notes, 0, len(times), 0)
+    return lambda since, until: stalls.longest_ms(Window(base + since * MS, base + until * MS))
 
-    def longest(since: int, until: int) -> float:
-        return stalls.longest_ms(Window(base + since * MS, base + until * MS))
 
+def test_those_that_overlap_are_one_and_others_are_not(stalls: Stalls) -> None:
+    longest = noted(stalls, (0, 100), (90, 150), (158, 200), (300, 420))
     assert longest(0, 1000) == 200, "a nap apart: nothing was measured in between"
     assert longest(250, 1000) == 120
     assert longest(350, 400) == 50
     assert longest(210, 290) == 0
+
+
+def test_naps_that_are_late_one_after_the_other_are_a_busy_machine(stalls: Stalls) -> None:
+    busy = [(at, at + 8) for at in range(0, 900, 18)]
+    longest = noted(stalls, *busy, (910, 940), (942, 949), (950, 980))
+    assert longest(0, 900) == 8, "each by itself: nothing stood still for longer"
+    assert longest(0, 1000) == 70
+    assert longest(935, 975) == 40, "a piece of a long one is one of it"
+
+
+def test_what_takes_no_stall_for_time_is_held_against_all_of_one_processors(stalls: Stalls) -> None:
+    noted(stalls, (0, 10), (20, 32), (50, 60))
+    if len(stalls.processes) > 1:
+        notes, base = stalls._notes, 1_000_000 * MS
+        assert isinstance(notes, mmap.mmap)
+        stalls.processes[1].kill()
+        stalls.processes[1].wait()
+        STALL.pack_into(notes, BYTES + HEAD.size, base, base + 15 * MS)
+        HEAD.pack_into(notes, BYTES, 1, 0)
+    base = 1_000_000 * MS
+    assert stalls.summed_ms(Window(base, base + 100 * MS)) == 32, "not those of another one besides"
+    assert stalls.summed_ms(Window(base + 25 * MS, base + 55 * MS)) == 12
+
+
+def test_one_that_measures_and_dies_excuses_nothing(stalls: Stalls) -> None:
+    for process in stalls.processes:
+        process.kill()
+        process.wait()
+    window = Window(time.monotonic_ns(), time.monotonic_ns() + 1000 * MS)
+    time.sleep(0.3)
+    assert stalls.longest_ms(window) < 50
 
 
 def test_it_keeps_the_newest_and_no_more(stalls: Stalls) -> None:

@@ -80,7 +80,8 @@ def _core_dump(plan: Plan) -> Row:
     row.expect(all(dump.core_mib >= mib for dump in dumps), "there was no such core")
     lost, released = [dump.lost for dump in dumps], [one for dump in dumps for one in dump.released]
     row.detected_ms, row.released_ms = longest_ms(lost), longest_ms(released)
-    row.bounds("loss seen after the signal", lost, LOST_MS)
+    # The beat is held against the watchdog's own running time: what stalls it in the meantime adds up.
+    row.bounds("loss seen after the signal", lost, LOST_MS, own=True)
     row.bounds("a parked round released", released, RELEASED_MS)
     row.parked = max((len(dump.released) for dump in dumps), default=0)
     row.details["reasons"] = sorted({str(dump.reason) for dump in dumps})

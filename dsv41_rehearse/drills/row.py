@@ -58,36 +58,41 @@ class Row:
         *,
         since_ns: int | None = None,
         among: int = 1,
+        own: bool = False,
     ) -> None:
         """
         Hold a time (ms) against its bound. One that never came is a fault; one that came late is ``late``.
 
         ``since_ns``: when it began (CLOCK_MONOTONIC); None: nobody knows, then the longest stall of the whole drill may explain it.
-        ``among``: how many such times there are.
+        ``among``: how many such times there are. ``own``: counted in the watchdog's own running time, see ``Late``.
         """
         if value is None:
             self.faults.append(f"{what}: never")
         elif value > most:
             window = None if since_ns is None else Window(since_ns, since_ns + int(value * 1e6))
-            self.tardy(what, f"{value:.1f} ms, bound {most:g} ms", value - most, window, among=among)
+            self.tardy(what, f"{value:.1f} ms, bound {most:g} ms", value - most, window, among=among, own=own)
         elif least is not None and value < least:
             self.faults.append(f"{what}: {value:.1f} ms, not before {least:g} ms")
 
-    def bounds(self, what: str, times: Iterable[Timed], most: float, least: float | None = None) -> None:
+    def bounds(
+        self, what: str, times: Iterable[Timed], most: float, least: float | None = None, *, own: bool = False
+    ) -> None:
         """Hold each of these times against a bound: one that a stall explains hides no other."""
         taken = list(times)
         for one in taken:
-            self.bound(what, one.ms, most, least, since_ns=one.since_ns, among=len(taken))
+            self.bound(what, one.ms, most, least, since_ns=one.since_ns, among=len(taken), own=own)
 
     def expired(self, what: str, rounds: Iterable[Window], deadline_ms: float, usual_ms: float, *, among: int) -> None:
         """Rounds, of so many, that a watchdog ended unharmed: each was late by the deadline, less what a round takes."""
         for window in rounds:
             self.tardy(what, "a round expired without a fault", deadline_ms - usual_ms, window, among=among)
 
-    def tardy(self, what: str, how: str, by_ms: float, window: Window | None, *, among: int = 1) -> None:
+    def tardy(
+        self, what: str, how: str, by_ms: float, window: Window | None, *, among: int = 1, own: bool = False
+    ) -> None:
         """Note something that came so much too late: only where the machine stood still for longer meanwhile it was the machine."""
         wide = None if window is None else Window(window.since_ns - MARGIN_NS, window.until_ns + MARGIN_NS)
-        self.late.append(Late(what, how, by_ms, wide, among))
+        self.late.append(Late(what, how, by_ms, wide, among, own))
 
     def hold(self, stood: Stood) -> None:
         """

@@ -84,26 +84,40 @@ class Stalls:
         """
         Return the longest since ``begin``, or the most that one has of a window; one that is not over counts as far as it went.
 
-        Stalls of several processors that overlap are one, and those a nap apart: in between nothing was measured.
+        Stalls of several processors that overlap are one, and those a nap apart: in between nothing was measured. But one shorter than a
+        nap is itself alone: where others keep the processors busy nap after nap is late by so much, and nothing stood still.
         """
         since_ns, until_ns = window or Window(self._began_ns, time.monotonic_ns())
         longest, one = 0, Window(0, 0)
         for since, until in sorted(self._all()):
             start, end = max(since, since_ns), min(until, until_ns)
-            if start < end:
+            if start < end and until - since >= _NAP_NS:
                 one = Window(one.since_ns if start <= one.until_ns + _NAP_NS else start, max(one.until_ns, end))
                 longest = max(longest, one.until_ns - one.since_ns)
+            longest = max(longest, end - start)
         return longest / 1e6
+
+    def summed_ms(self, window: Window | None = None) -> float:
+        """Return how long one processor stood still in all, the one that did the longest: for what takes no stall for time that passed."""
+        since_ns, until_ns = window or Window(self._began_ns, time.monotonic_ns())
+        sums = [
+            sum(max(0, min(until, until_ns) - max(since, since_ns)) for since, until in self._of(number, head))
+            for number, head in enumerate(self._heads())
+        ]
+        return max(sums, default=0) / 1e6
 
     def _heads(self) -> list[tuple[int, int]]:
         return [HEAD.unpack_from(self._notes, number * BYTES) for number in range(len(self.processes))]
 
     def _all(self) -> Iterator[tuple[int, int]]:
-        now = self._ended_ns or time.monotonic_ns()
-        for number, (count, last) in enumerate(self._heads()):
-            at = number * BYTES + HEAD.size
-            for index in range(max(0, count - KEPT), count):
-                yield STALL.unpack_from(self._notes, at + index % KEPT * STALL.size)
-            # One that is not over yet.
-            if last and now - last - _NAP_NS >= KEPT_NS:
-                yield last + _NAP_NS, now
+        for number, head in enumerate(self._heads()):
+            yield from self._of(number, head)
+
+    def _of(self, number: int, head: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        now, at, (count, last) = self._ended_ns or time.monotonic_ns(), number * BYTES + HEAD.size, head
+        for index in range(max(0, count - KEPT), count):
+            yield STALL.unpack_from(self._notes, at + index % KEPT * STALL.size)
+        # One that is not over yet. Whoever measures and is gone notes nothing any more, and nothing stood still for that.
+        there = self._ended_ns or self.processes[number].poll() is None
+        if there and last and now - last - _NAP_NS >= KEPT_NS:
+            yield last + _NAP_NS, now

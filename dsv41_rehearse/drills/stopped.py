@@ -183,7 +183,7 @@ def _judge(row: Row, stops: list[Stop], deadline_ms: float) -> None:
     }
     for stop in stops:
         least = LOST_MS[0] if deadline_ms == DEADLINES_MS[0] else None
-        row.bounds(f"{at}, {stop.point}: lost", [stop.lost], LOST_MS[1], least)
+        row.bounds(f"{at}, {stop.point}: lost", [stop.lost], LOST_MS[1], least, own=True)
         if deadline_ms == DEADLINES_MS[1]:
             row.expect(len(stop.held) <= PARKED, f"{at}, {stop.point}: {len(stop.held)} rounds were parked")
     if held:

@@ -21,6 +21,9 @@ class Stood(Protocol):
     def longest_ms(self, window: Window | None = None) -> float:
         """Return the longest stall, or the most that one has of a window."""
 
+    def summed_ms(self, window: Window | None = None) -> float:
+        """Return how long one processor stood still in all, the one that did the longest."""
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -48,7 +51,8 @@ class Late:
     A time out of its bound.
 
     ``what``: which time, ``how``: how late, in words. ``by_ms``: by how much. ``window``: when; None: somewhere in the drill.
-    ``among``: how many such times were taken. ``stood_ms``: for how long at a time the machine stood still then.
+    ``among``: how many such times were taken. ``own``: counted in somebody's own running time, so that each stall adds to it.
+    ``stood_ms``: for how long the machine stood still then: at a time, or of ``own`` in all.
     """
 
     what: str
@@ -56,11 +60,12 @@ class Late:
     by_ms: float
     window: Window | None
     among: int = 1
+    own: bool = False
     stood_ms: float = 0.0
 
     def hold(self, stood: Stood) -> None:
         """Hold it against the machine's stalls."""
-        self.stood_ms = round(stood.longest_ms(self.window), 1)
+        self.stood_ms = round((stood.summed_ms if self.own else stood.longest_ms)(self.window), 1)
 
     @property
     def excused(self) -> bool:
@@ -69,4 +74,6 @@ class Late:
 
     def __str__(self) -> str:
         where = "somewhere in the drill" if self.window is None else "then"
-        return f"{self.what}: {self.how} (stood still {where} for {self.stood_ms:.0f} ms)"
+        return (
+            f"{self.what}: {self.how} (stood still {where} for {self.stood_ms:.0f} ms{' in all' if self.own else ''})"
+        )
