@@ -39,9 +39,10 @@ class Spending:
     kills: int = 0
 
     def act(self, _engine: Engine, drafting: ShimDrafting) -> None:
-        """Lose sessions until there are none left, then wait for the next."""
+        """Lose sessions until there are none left, then wait for the next. Each time begins with the whole budget."""
         for _ in range(self.times):
-            for _ in range(drafting.shim_status().budget_left):
+            drafting.sessions.wait(lambda: drafting.shim_status().budget_left == RESPAWNS, self.reset_s + BACK_S)
+            for _ in range(RESPAWNS):
                 if not self._lose(drafting):
                     return
             self._spend(drafting)
@@ -68,7 +69,8 @@ class Spending:
         before = drafting.sessions.seen[-1]
         self._replace_daemon()
         began = time.monotonic()
-        drafting.sessions.wait(lambda: drafting.shim_status().budget_left == 0, BACK_S)
+        # Nothing was left before, either: it is spent once the keeper has seen this loss, too.
+        drafting.sessions.wait(lambda: SPENT in (drafting.shim_status().target_only or ""), BACK_S)
         status = drafting.shim_status()
         self.row.expect(SPENT in (status.target_only or ""), f"the status says {status.target_only!r}")
         comes_ns = time.monotonic_ns() + int(status.budget_wait_s * 1e9)
