@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+import structlog
 
 from proxyd_engine import Engine, hello
 from proxyd_harness import Daemon, until
@@ -17,10 +20,13 @@ from proxyd_worker import Rounds, Worker, friendly, reply_to
 
 from hostflag import messages as m
 from hostflag import wire
+from hostflag.logging import RateLimit
 from hostflag.verdicts import Verdict
 from hostflag.wire import Kind
 from proxyd.config.settings import Settings
+from proxyd.sessions.breakerlog import MOST_LINES, BreakerLog
 from proxyd.sessions.loopsettings import LEAST_NAP_US, MOST_NAP_US, MOST_SPIN_US, loop_config
+from proxyd.sessions.roundloop import EventKind, LoopEvent
 
 
 FAILURES: Final = 4
@@ -64,6 +70,25 @@ def test_a_failing_worker_is_left_alone_and_tried_again(daemon: Daemon) -> None:
     assert samples['dsv41_proxyd_rounds_total{verdict="breaker"}'] == rounds.verdicts.count(Verdict.BREAKER)
     daemon.exactly("circuit breaker open", 1)
     daemon.exactly("circuit breaker closed", 1)
+
+
+def test_a_worker_that_comes_and_goes_again_and_again_fills_no_log() -> None:
+    """Each lost connection opens the breaker, and the next OPENED closes it: twenty times a second, if the worker likes."""
+    written: list[str] = []
+
+    def keep(_logger: object, _name: str, event: MutableMapping[str, Any]) -> str:
+        written.append(event["event"])
+        raise structlog.DropEvent
+
+    log = structlog.wrap_logger(
+        None,
+        processors=[RateLimit(interval_s=60), keep],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    for each in [BreakerLog(log, rate_key=session) for session in ("a", "b")]:
+        for kind in [EventKind.BREAKER_OPEN, EventKind.BREAKER_CLOSED] * 50:
+            each.take(LoopEvent(kind, 1, b"", "the connection to the worker was lost"))
+    assert Counter(written) == dict.fromkeys(["circuit breaker open", "circuit breaker closed"], 2 * MOST_LINES)
 
 
 def test_hints_of_an_engine_are_kept_within_bounds() -> None:

@@ -86,7 +86,7 @@ class Session:
         opening = Open(
             protocol=wire.PROTOCOL, engine=engine, model=hello.model, geometry=SessionGeometry.of(hello.geometry)
         )
-        self._breaker = BreakerLog(self._log)
+        self._breaker = BreakerLog(self._log, rate_key=f"{number:016x}")
         message = wire.encode_control(number, opening)
         self._keeper: LinkKeeper | EchoKeeper
         if hello.echo_us is not None:
