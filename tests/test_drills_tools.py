@@ -18,12 +18,17 @@ from pathlib import Path
 
 import pytest
 
+from rich.console import Console
+
 import engine_shim
 
+from dsv41_rehearse.drills import flood, relay
+from dsv41_rehearse.drills.drill import Plan
 from dsv41_rehearse.drills.misdeeds import Deed, done_to, session_of, type_of
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.said import Said
 from dsv41_rehearse.drills.scrape import grown
+from dsv41_rehearse.drills.stage import Stage
 from dsv41_rehearse.drills.tun import Board, Carrier, Weather
 from dsv41_rehearse.drills.unharmed import Held
 from dsv41_rehearse.drills.zmtp import GREETING_BYTES, Frames, frame
@@ -120,6 +125,18 @@ def test_reordered_packets_overtake(tmp_path: Path) -> None:
     assert sorted(came) == list(range(60))
     assert came != sorted(came)
     assert overtaken > 0
+
+
+def test_a_flood_that_does_not_begin_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flood, "BACK_S", 0.02)
+    silent = relay.Relay.__new__(relay.Relay)
+    silent.board = relay.Board(tmp_path / "board")
+    floods = flood.Floods(Stage(plan=Plan("quick", 1, Console())), silent, 1, tmp_path / "socket")
+    floods._flood(Deed.SPAM, 7)
+    assert floods.faults == ["no flood began (SPAM)"]
+    monkeypatch.setattr(silent, "ask", lambda *_, **__: silent.board.set(began_ns=1))
+    floods._flood(Deed.SPAM, 7)
+    assert len(floods.faults) == 1
 
 
 def test_said_keeps_lines_and_leaves_the_log_as_it_was() -> None:

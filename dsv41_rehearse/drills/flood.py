@@ -87,6 +87,8 @@ class Floods:
         until = time.monotonic() + BACK_S
         while not self.relay.board.get("began_ns") and time.monotonic() < until:
             time.sleep(0.001)
+        if not self.relay.board.get("began_ns"):
+            self.faults.append(f"no flood began ({deed.name})")
 
 
 def _flood(plan: Plan) -> Row:
