@@ -79,6 +79,7 @@ def test_naps_that_are_late_one_after_the_other_are_a_busy_machine(stalls: Stall
     busy = [(at, at + 8) for at in range(0, 900, 18)]
     longest = noted(stalls, *busy, (910, 940), (942, 949), (950, 980))
     assert longest(0, 900) == 8, "each by itself: nothing stood still for longer"
+    assert stalls.summed_ms(Window(1_000_000 * MS, 1_000_900 * MS)) == 0
     assert longest(0, 1000) == 70
     assert longest(935, 975) == 40, "a piece of a long one is one of it"
 

@@ -98,10 +98,18 @@ class Stalls:
         return longest / 1e6
 
     def summed_ms(self, window: Window | None = None) -> float:
-        """Return how long one processor stood still in all, the one that did the longest: for what takes no stall for time that passed."""
+        """
+        Return how long one processor stood still in all, the one that did the longest: for what takes no stall for time that passed.
+
+        Those shorter than a nap are left out: a busy machine has them all the time, and a watchdog's tick or two are as long.
+        """
         since_ns, until_ns = window or Window(self._began_ns, time.monotonic_ns())
         sums = [
-            sum(max(0, min(until, until_ns) - max(since, since_ns)) for since, until in self._of(number, head))
+            sum(
+                max(0, min(until, until_ns) - max(since, since_ns))
+                for since, until in self._of(number, head)
+                if until - since >= _NAP_NS
+            )
             for number, head in enumerate(self._heads())
         ]
         return max(sums, default=0) / 1e6
