@@ -22,13 +22,13 @@ demo: $(READY) native ## daemon, worker and engine stand-in replay a text, and t
 drills: $(READY) native ## every fault of docs/FAULTS.md with small counts, in less than 10 minutes; ends with a table
 	@$(BIN)/dsv41-rehearse drill all $(ARGS)
 
-soak: $(READY) native ## the same with the contract's counts: about two hours; ARGS='--json F' keeps what was found
+soak: $(READY) native ## the same with the contract's counts: about 80 minutes; ARGS='--json F' keeps what was found
 	@$(BIN)/dsv41-rehearse drill all --full $(ARGS)
 
 model: ## spin searches the protocol's models: sound designs whole, every broken rule found (model/README.md)
 	@$(GPU_PYTHON) scripts/check_model.py $(ARGS)
 
-model-long: ## the same with more rounds: half an hour, a few GB
+model-long: ## the same with more rounds: five minutes, 1.5 GB
 	@$(GPU_PYTHON) scripts/check_model.py --long $(ARGS)
 
 test: lint atheris ## lint, every test, the models, the decoders fuzzed for a moment

@@ -39,7 +39,7 @@ Written by scripts/document_faults.py from the drills and their last runs. Each 
 the engine stand-in, does what its fault says, and is held against its bound:
 
     make drills                          # every drill with small counts, in less than 10 minutes; ends with a table
-    make soak                            # the contract's counts, about two hours
+    make soak                            # the contract's counts, about 80 minutes
     dsv41-rehearse drill NAME [NAME ...] # some of them; --repeat N, --seed N, --full, --json FILE
 
 Deadline 200 ms, network timeout 150 ms unless a fault says otherwise. Times are milliseconds; a death is counted from the end of
