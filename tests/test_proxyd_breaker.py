@@ -73,7 +73,7 @@ def test_a_failing_worker_is_left_alone_and_tried_again(daemon: Daemon) -> None:
 
 
 def test_a_worker_that_comes_and_goes_again_and_again_fills_no_log() -> None:
-    """Each lost connection opens the breaker, and the next OPENED closes it: twenty times a second, if the worker likes."""
+    """Each lost connection opens the breaker, and the next OPENED closes it: ten times a second, if the worker likes."""
     written: list[str] = []
 
     def keep(_logger: object, _name: str, event: MutableMapping[str, Any]) -> str:
