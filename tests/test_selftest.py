@@ -137,7 +137,9 @@ def test_streams_that_were_slow_once_are_looked_at_again(short_dir: Path, monkey
         report = tried(gpu, daemon.path)
         assert report.passed, report.reason
         (step,) = (step for step in report.steps if step.name == "other streams")
-        assert step.detail.startswith("8 others went on beside a parked one, 8 of them only when all were looked at again")
+        assert step.detail.startswith(
+            "8 others went on beside a parked one, 8 of them only when all were looked at again"
+        )
 
 
 def test_a_wrong_bit_is_found(short_dir: Path) -> None:
