@@ -60,6 +60,7 @@ static void take_event(struct hfd_zmq_transport *t, uint16_t event, uint32_t val
     switch (event) {
     case EVENT_CONNECTED:
         t->connection = (int)value;
+        t->cookie = hfd_zmq_cookie(t->connection);
         t->accounted = 0;
         t->handshaking = true;
         break;

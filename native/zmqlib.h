@@ -45,7 +45,8 @@ struct hfd_zmq_transport {
     bool handshaking;         /* connected, and neither good nor failed yet */
     bool delivered;           /* a whole message came since the last check */
     int connection;           /* the kernel's socket under the DEALER, only ever asked for its TCP_INFO; -1: unknown */
-    uint64_t accounted;       /* what cost_of said at the check after the last whole message */
+    uint64_t cookie;          /* the kernel's own name of that socket; 0: it has none */
+    uint64_t accounted;       /* what it had cost at the check after the last whole message */
 };
 
 static inline struct hfd_zmq_transport *hfd_zmq_transport_of(struct hfd_transport *t)
@@ -53,6 +54,8 @@ static inline struct hfd_zmq_transport *hfd_zmq_transport_of(struct hfd_transpor
     return (struct hfd_zmq_transport *)t;
 }
 
+/* The kernel's name of a socket, which no other ever gets; 0 where it is closed, or sockets have none here. */
+uint64_t hfd_zmq_cookie(int connection);
 /* The calling thread's last error of libzmq as -errno; -ESHUTDOWN where the context was terminated. */
 int hfd_zmq_error(const struct hfd_zmq *z);
 /* A static text. */

@@ -83,6 +83,14 @@ static int zmq_send(struct hfd_transport *transport, const struct hfd_outgoing *
     return send_part(z, t->dealer, &rows, 0);
 }
 
+uint64_t hfd_zmq_cookie(int connection)
+{
+    uint64_t cookie = 0;
+    socklen_t size = sizeof(cookie);
+
+    return getsockopt(connection, SOL_SOCKET, SO_COOKIE, &cookie, &size) < 0 ? 0 : cookie;
+}
+
 static bool bytes_received(int connection, uint64_t *ret_bytes)
 {
     struct tcp_info info;
@@ -128,6 +136,8 @@ static int zmq_check(struct hfd_transport *transport, const char **ret_reason)
 
     if (t->connection < 0)
         return 0;
+    if (hfd_zmq_cookie(t->connection) != t->cookie)
+        return 0; /* closed, and its number may be another's by now: the monitor is about to say so */
     by_memory = !bytes_received(t->connection, &cost);
     if (by_memory)
         cost = memory_of(t->zmq);

@@ -213,3 +213,38 @@ def test_a_round_that_has_to_wait_for_room_goes_out_when_there_is_some() -> None
         received = [peer.receive() for _ in range(t)]
         assert loop.engine.finish(t) is Verdict.OK
         assert [int.from_bytes(head[16:20], "little") for head, _ in received] == list(range(1, t + 1))
+
+
+def test_a_connection_that_is_closed_accuses_nobody(worker: FakeWorker) -> None:
+    """Its number is another socket's by now, and the monitor has not said so yet: that is no flood."""
+    with running(worker) as loop:
+        loop.up(worker)
+        heavy = b"\x01" * (192 << 20)  # a process that is larger than any flood may be
+        number = fd_connected_to(int(worker.endpoint.rpartition(":")[2]))
+        kept = os.dup(number)
+        there, other = socket.socketpair()
+        os.dup2(there.fileno(), number)
+        try:
+            beats = loop.counter("beats")
+            until(lambda: loop.counter("beats") > beats + 3, "looked at")
+        finally:
+            os.dup2(kept, number)
+            os.close(kept)
+            there.close()
+            other.close()
+        assert len(heavy)
+        assert not loop.heard(EventKind.LINK_WANTED)
+        assert loop.loop.link_state() is LinkState.UP
+
+
+def fd_connected_to(port: int) -> int:
+    """Return the socket of this process that is connected to a port of this machine."""
+    found = []
+    for path in list(Path("/proc/self/fd").iterdir()):
+        if not (path.is_symlink() and str(path.readlink()).startswith("socket:")):
+            continue
+        with socket.socket(fileno=os.dup(int(path.name))) as one, contextlib.suppress(OSError):  # not connected
+            if one.family in {socket.AF_INET, socket.AF_INET6} and one.getpeername()[1] == port:
+                found.append(int(path.name))
+    (number,) = found
+    return number

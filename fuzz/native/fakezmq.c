@@ -166,13 +166,17 @@ const struct hfd_zmq fake_library = {
     .error = error_of,
 };
 
-/* The kernel's socket under the DEALER: only asked for its TCP_INFO. */
+/* The kernel's socket under the DEALER: only asked for its name and its TCP_INFO. */
 int __wrap_getsockopt(int connection, int level, int option, void *value, socklen_t *size);
 int __wrap_getsockopt(int connection, int level, int option, void *value, socklen_t *size)
 {
     struct tcp_info info = {.tcpi_bytes_received = fake.kernel_bytes};
 
-    (void)connection;
+    if (level == SOL_SOCKET && option == SO_COOKIE) {
+        MUST(*size == sizeof(uint64_t));
+        memcpy(value, &(uint64_t){(uint64_t)connection + 1}, sizeof(uint64_t));
+        return 0;
+    }
     MUST(level == IPPROTO_TCP && option == TCP_INFO && *size >= sizeof(info));
     memcpy(value, &info, sizeof(info));
     return 0;
