@@ -86,8 +86,9 @@ class Rounds:
         left = places
         while left:
             waiting = [place for place, mark in zip(places, marks, strict=True) if not place[0].reached(mark)]
-            # Looked at after them: who came through with the release has not gone on beside the park.
-            if self._session.consumed(self._parked):
+            # Looked at after them: who came through with the release has not gone on beside the park. The verdict comes before the
+            # release; consumed comes behind it, maybe later than whoever was held up.
+            if self._session.verdict(self._parked) is not Verdict.OPEN:
                 break
             left = waiting
         took_us = (time.perf_counter() - began) * 1e6
