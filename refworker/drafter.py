@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ class Wanted(NamedTuple):
     anchor: int
 
 
-class Drafter:
+class Drafter(ABC):
     """
     Drafts for one session; the worker makes an object a session and drops it at the session's end.
 
@@ -63,32 +64,32 @@ class Drafter:
     """
 
     @classmethod
-    def load(cls) -> None:
+    def load(cls) -> None:  # noqa: B027 - most have nothing to load
         """Load what all sessions share, such as weights. Called once, before the worker can be reached."""
 
+    @abstractmethod
     def start(self, opening: Open) -> None:
         """
         Begin a session: ``opening.geometry`` has the sizes, ``opening.model`` the name of the engine's model.
 
         Raises CannotDraft where this drafter does not fit.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def forget(self, key: Key, position: int) -> None:
         """Forget every row of a request from ``position`` on; 0: all of it. The request may be unknown."""
-        raise NotImplementedError
 
+    @abstractmethod
     def extend(self, batch: Sequence[Rows]) -> None:
         """Take new rows, at most one ``Rows`` a request. Positions may leave a gap: what is lacking there is lacking."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draft(self, wanted: Sequence[Wanted]) -> Ids:
         """
         Return int64[len(wanted), drafts], each id in [0, vocab).
 
         A request may have no rows. Who has nothing to propose repeats the anchor: legal and harmless.
         """
-        raise NotImplementedError
 
     def extra_bytes(self, wanted: Sequence[Wanted]) -> bytes | None:
         """Return len(wanted) * extra_bytes opaque bytes for the drafts just made, None for zeros. Asked only where > 0."""

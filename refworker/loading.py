@@ -41,4 +41,6 @@ def drafter_class(name: str) -> type[Drafter]:
         raise LoadFault(f"{name}: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Drafter)):
         raise LoadFault(f"{name} is no subclass of refworker.drafter.Drafter")
+    if lacking := sorted(found.__abstractmethods__):
+        raise LoadFault(f"{name} lacks {', '.join(lacking)} (docs/DRAFTERS.md)")
     return found

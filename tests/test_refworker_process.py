@@ -76,6 +76,7 @@ def test_an_endpoint_file_that_another_worker_took_over_stays(tmp_path: Path) ->
         (["--drafter", "no_such_module:Class"], "no_such_module"),
         (["--drafter", "math:Class"], "Class"),
         (["--drafter", "math:sin"], "no subclass of refworker.drafter.Drafter"),
+        (["--drafter", "refworker.drafter:Drafter"], "lacks draft, extend, forget, start"),
         (["--delay-ms", "-1"], "not a number of milliseconds"),
         (["--delay-ms", "nan"], "not a number of milliseconds"),
         (["--log-level", "loud"], "--log-level"),
@@ -226,8 +227,8 @@ def test_a_drafter_that_fails_costs_its_round_and_nothing_else(tmp_path: Path) -
 
 def test_a_drafter_that_does_not_load_ends_it(tmp_path: Path) -> None:
     (tmp_path / "unloadable.py").write_text(
-        "from refworker.drafter import Drafter\n"
-        "class Unloadable(Drafter):\n"
+        "from refworker.mock import Mock\n"
+        "class Unloadable(Mock):\n"
         "    @classmethod\n"
         "    def load(cls):\n"
         "        raise OSError('no weights')\n",

@@ -103,7 +103,7 @@ SENSELESS: dict[str, tuple[str, Callable[[Round, FakeWorker], bytes]]] = {
     "the same slot, S rounds later": ("STALE", lambda m, w: ok(m, w, number=1 + GEOMETRY.slots)),
     "an empty message": ("MALFORMED", lambda *_: b""),
     "half a header": ("MALFORMED", lambda m, w: ok(m, w)[:12]),
-    "another magic": ("MALFORMED", lambda m, w: b"XXXX" + ok(m, w)[4:]),
+    "another magic": ("MALFORMED", lambda m, w: bytes(4) + ok(m, w)[4:]),
     "another version": ("MALFORMED", lambda m, w: ok(m, w)[:4] + b"\xff\x00" + ok(m, w)[6:]),
     "a truncated reply": ("MALFORMED", lambda m, w: ok(m, w)[:-1]),
     "a reply with a tail": ("MALFORMED", lambda m, w: ok(m, w) + b"x"),
