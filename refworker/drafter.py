@@ -63,8 +63,8 @@ class Drafter(ABC):
     Everything runs on one thread, one round at a time, all sessions in turn, as they would on one GPU.
     """
 
-    @classmethod
-    def load(cls) -> None:  # noqa: B027 - most have nothing to load
+    @classmethod  # noqa: B027 - most have nothing to load
+    def load(cls) -> None:
         """Load what all sessions share, such as weights. Called once, before the worker can be reached."""
 
     @abstractmethod
