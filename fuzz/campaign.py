@@ -85,7 +85,11 @@ class Campaign:
 
 
 def _end_of(command: list[str], limit_s: int) -> tuple[int, str]:
-    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1", "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1:print_legend=0",
+        "PYTHONPATH": str(ROOT),
+    }
     process = subprocess.Popen(
         command,
         cwd=ROOT,

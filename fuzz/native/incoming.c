@@ -151,8 +151,8 @@ static void put_message(struct cursor *c, struct fake_queue *q)
     memcpy(at, &h, sizeof(h));
     memcpy(at + sizeof(h), body, got < bytes ? got : bytes);
     fake_put(q, at, sizeof(h) + bytes, type & 0x80, 0);
-    if (type & 0x80)
-        fake_put(q, at, type & 0x40, false, 0);
+    if (type & 0x80) /* a second part, of no more than is there */
+        fake_put(q, at, type & 0x40 ? sizeof(h) : 0, false, 0);
 }
 
 static int64_t odd_id(struct cursor *c, const struct hf_geometry *g)
