@@ -2,7 +2,8 @@
 """
 Write docs/PERFORMANCE.md and docs/DEADLOCKS.md from what a run on a GPU left in docs/measured/: ``document_gpu.py [--check]``.
 
-``--check`` writes nothing and fails where a document is not what the measurements make it.
+``--check`` writes nothing and fails where a document is not what the measurements make it. ``--add bench.json`` puts the goals of a run,
+good or bad, beside those of the runs before.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.gpu.deadlocks.minimal import CALLS, HELPERS  # noqa: E402
+from bench.gpu.goals import at, floor_of  # noqa: E402
 from bench.gpu.show import Table, tables  # noqa: E402
 
 
 MEASURED: Final = ROOT / "docs" / "measured"
+RUNS: Final = "goals.json"  # of every run by its date
 NOT_YET: Final = "\n**Not run yet**: `scripts/gpu_run` on a machine with a GPU, then this script.\n"
 HELPER_WORDS: Final = {
     "cuda": "a thread that calls CUDA first",
@@ -44,7 +47,10 @@ CALL_WORDS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--add", type=Path, metavar="FILE", help="a run's bench.json whose goals are to be shown, too")
     arguments = parser.parse_args(argv)
+    if arguments.add:
+        _add_run(json.loads(arguments.add.read_text(encoding="utf-8")))
     stale = [path for path, text in documents().items() if not _kept(path, text, check=arguments.check)]
     for path in stale:
         print(f"{path.relative_to(ROOT)} is not what docs/measured/ makes it: run scripts/document_gpu.py")
@@ -66,9 +72,39 @@ def performance() -> str:
     if (MEASURED / "bench.png").exists():
         parts.append("\n![the same as a picture](measured/bench.png)\n")
     parts += [_markdown(table) for table in tables(report)]
+    if runs := _measured(RUNS):
+        parts.append(_markdown(_goals_by_run(runs)))
     for name in report.get("broken", {}):
         parts.append(f"\n**{name} broke in this run and is not in the tables.**\n")
     return "".join(parts)
+
+
+def _add_run(report: Mapping[str, Any]) -> None:
+    runs = dict(_measured(RUNS) or {})
+    runs[report["date"]] = {
+        "bare_submit_us": at(report, "handoff", floor_of(report["handoff"], "round 3"), "submit_us", "p50"),
+        "goals": {goal["name"]: [goal["at_most"], goal["measured"]] for goal in report["goals"]},
+    }
+    text = json.dumps({date: runs[date] for date in sorted(runs)}, indent=1) + "\n"
+    (MEASURED / RUNS).write_text(text, encoding="utf-8")
+
+
+def _goals_by_run(runs: Mapping[str, Any]) -> Table:
+    bounds = {name: bound for run in runs.values() for name, (bound, _) in run["goals"].items()}
+    rows = [
+        ("how fast the processor was: bare C's submit of 3, p50, us", "", *(_figure(run["bare_submit_us"]) for run in runs.values()))
+    ]  # fmt: skip
+    for name, bound in bounds.items():
+        measured = [run["goals"].get(name, (bound, None))[1] for run in runs.values()]
+        rows.append((name, f"{bound:g}", *(_figure(value, bound) for value in measured)))
+    note = "Each run had its own machine, lent for minutes, whose other guests are unknown. **Bold**: missed."
+    return Table("The goals, run by run", ("", "at most", *runs), rows, note)
+
+
+def _figure(value: float | None, bound: float | None = None) -> str:
+    if value is None:
+        return "-"
+    return f"**{value:.4g}**" if bound is not None and value > bound else f"{value:.4g}"
 
 
 def deadlocks() -> str:
