@@ -33,7 +33,7 @@ class Skip(enum.IntEnum):
     RING = lib.HF_SKIP_RING
     WATCHDOG = lib.HF_SKIP_WATCHDOG
     DRAINING = lib.HF_SKIP_DRAINING
-    EMPTY = lib.HF_SKIP_EMPTY
+    NOTHING = lib.HF_SKIP_NOTHING
 
 
 class Loss(enum.IntEnum):

@@ -82,7 +82,7 @@ enum hf_skip {
     HF_SKIP_RING,       /* the rows do not fit the ring */
     HF_SKIP_WATCHDOG,   /* no watchdog tick lately: the deadline could not be kept */
     HF_SKIP_DRAINING,   /* the daemon is draining */
-    HF_SKIP_EMPTY,      /* nothing to ship and nobody wants drafts */
+    HF_SKIP_NOTHING,    /* nothing to ship and nobody wants drafts */
     HF_SKIP_MAX
 };
 

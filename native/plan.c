@@ -244,7 +244,7 @@ void hfe_plan_make(struct hfe_plan *p, const struct hfe_batch *b, uint32_t free_
 
     look(p, b);
     if (!wanted(p, b)) {
-        p->skip = HF_SKIP_EMPTY;
+        p->skip = HF_SKIP_NOTHING;
         return;
     }
     decode_rows = decode_rows_of(p, b);
@@ -273,5 +273,5 @@ void hfe_plan_refuse(struct hfe_plan *p, const struct hfe_batch *b, enum hf_skip
     look(p, b);
     for (uint32_t i = 0; i < b->n_requests; i++)
         p->left_out += p->share[i].rows;
-    p->skip = wanted(p, b) ? skip : HF_SKIP_EMPTY;
+    p->skip = wanted(p, b) ? skip : HF_SKIP_NOTHING;
 }

@@ -61,7 +61,7 @@ def test_it_goes_to_the_daemon_and_back_with_nothing_copied_and_no_worker(short_
         session = connect(daemon.path, geometry=LARGE, model="test", engine=ME, stream=gpu.stream, deadline_ms=10_000.0)
         batch = session.batch()
         assert not batch.empty
-        assert session.submit(batch).skip is Skip.EMPTY
+        assert session.submit(batch).skip is Skip.NOTHING
         batch.empty = True
         before = Counter(gpu.stream.driver.calls())
         ticket = session.submit(batch)

@@ -135,7 +135,7 @@ def test_rows_that_wait_are_shipped_by_flush_and_their_request_drafts_only_then(
         assert all(one.draft for one in session.table(third.rounds[-1]).requests)
         drained(stream)
         assert out.tolist() == [[1, 1, 1]] * 4
-        assert session.flush().skip is Skip.EMPTY
+        assert session.flush().skip is Skip.NOTHING
 
 
 def test_a_prompt_that_wanted_drafts_but_waits_makes_a_target_only_step(short_dir: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_target_only_step_leaves_legal_ids(short_dir: Path) -> None:
             assert out.tolist() == [[0, 0, 0]] * 3
         daemon.hand.phase(Phase.RUNNING)
         out = device.fill(batch, [Ask(1, 20, draft=False, prefill=True, to_come=16)])
-        assert session.submit(batch).skip is Skip.EMPTY
+        assert session.submit(batch).skip is Skip.NOTHING
         drained(stream)
         assert out.tolist() == [[0, 0, 0]]
         session.give_up()
