@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from engine_shim._engine import lib
 from hostflag.verdicts import Verdict
+
+
+_VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,11 @@ class RoundTiming:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """A finished round, from the flight recorder. ``gathered_ns`` is 0 where the stream has no clock."""
+    """
+    A finished round, from the flight recorder. ``gathered_ns`` is 0 where the stream has no clock.
+
+    ``verdict``: LOST where the record says none: a daemon can write in the region what it is not to write.
+    """
 
     round: int
     verdict: Verdict
@@ -78,7 +85,7 @@ def record_of(record: Any) -> RoundRecord:
     timing = record.timing
     return RoundRecord(
         round=int(record.round),
-        verdict=Verdict(record.verdict),
+        verdict=_VERDICTS.get(int(record.verdict), Verdict.LOST),
         context_only=bool(record.flags & lib.HF_ROUND_CONTEXT_ONLY),
         n_requests=int(record.n_requests),
         n_rows=int(record.n_rows),

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from hostflag.verdicts import Loss, Phase, Skip, Verdict
+
+
+_PHASES: Final = {int(phase): phase for phase in Phase}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatus:
     """
-    ``submitted`` ... ``retired``: the words. ``rounds``: settled rounds by verdict name, context-only ones included.
+    ``submitted`` ... ``retired``: the words. ``phase``: NONE where a daemon wrote no phase there. ``rounds``: settled rounds by verdict name, context-only ones included.
 
     ``skipped``: submits that made no drafting round, by reason. ``lost_ns``: CLOCK_MONOTONIC when the loss was seen, 0 before.
     ``expired``: rounds that this session's watchdog decided. ``watchdog_late_ns``: the longest gap between two ticks in flight,
@@ -51,7 +54,7 @@ def status_of(status: Any) -> SessionStatus:
         retired=int(status.retired),
         lost=Loss(status.lost),
         lost_ns=int(status.lost_ns),
-        phase=Phase(status.phase),
+        phase=_PHASES.get(int(status.phase), Phase.NONE),  # a snapshot comes to be whatever a daemon wrote
         in_flight=int(status.in_flight),
         ticks=int(status.ticks),
         expired=int(status.expired),

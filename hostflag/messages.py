@@ -25,6 +25,7 @@ U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
 # Bounded: what is refused for its version has to fit the refusal's text.
 Version = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=60_000)]
 # JSON numbers above 2**53 are not safe everywhere, so 64-bit ids travel as 16 hex digits.
 Hex64 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 
@@ -80,7 +81,7 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     session: Hex64
     pid: U32
     version: Text
-    network_timeout_ms: float
+    network_timeout_ms: Milliseconds
     metrics: Text | None = None
 
 
