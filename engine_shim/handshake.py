@@ -32,12 +32,17 @@ from hostflag.region import RegionFault
 Expected = TypeVar("Expected", bound=FromDaemon)
 Patience = Callable[[Channel[FromDaemon]], bool]
 """Waits until something can be read, or for as long as it will: False then. It may raise, to end the handshake."""
+MORE_FILES: Final = "Raise its limit of open files (RLIMIT_NOFILE), or find out what leaves them open"
 NOT_NOW: Final = {BlockingIOError: "it accepts no more connections", TimeoutError: "it accepts no connection"}
+
+
+class NoSocket(DaemonUnreachable):
+    """The engine's process is short of something; whether there is a daemon is not known."""
 
 
 def reach(path: Path, timeout_s: float) -> Channel[FromDaemon]:
     """Connect; ``timeout_s`` 0 does not wait for a place in the daemon's queue. Raises DaemonUnreachable."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    sock = _socket(path)
     try:
         ask_credentials(sock)
         sock.settimeout(timeout_s)
@@ -50,6 +55,15 @@ def reach(path: Path, timeout_s: float) -> Channel[FromDaemon]:
             f"no daemon at {path}: {what}. Is dsv41-proxyd running with --socket {path}?"
         ) from error
     return engine_end(sock)
+
+
+def _socket(path: Path) -> socket.socket:
+    try:
+        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    except OSError as error:
+        raise NoSocket(
+            f"this process has no socket for the daemon at {path}: {error.strerror or error}. {MORE_FILES}"
+        ) from error
 
 
 def patient_until(until: float) -> Patience:

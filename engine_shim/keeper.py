@@ -19,8 +19,9 @@ from collections.abc import Callable
 from typing import Final
 
 from engine_shim.budget import Budget
-from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, ShimError
+from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, HandshakeFailed, ShimError
 from engine_shim.handover import Handover, Interrupted
+from engine_shim.handshake import MORE_FILES
 from engine_shim.pool import Pool
 from engine_shim.session import Session
 from engine_shim.shimoptions import ShimOptions
@@ -64,21 +65,31 @@ class Keeper:
         self._said = ""
         self._stop = False
         self._owing = False  # an unplanned loss that the budget has not paid for
+        self._watched: Session | None = None
         self.lost_ns = 0
         self._pauses = 0
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._loss = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._fds = [self._bell, self._loss]
+        self._bell = self._loss = -1
+        self._fds: list[int] = []
         self._thread = threading.Thread(target=self._run, name="hf-keeper", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Raise ShimError where there is no descriptor or no thread to be had. Whatever is raised: ``close`` is due."""
+        try:
+            for _ in range(2):
+                self._fds.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            self._bell, self._loss = self._fds
+            self._thread.start()
+        except OSError as error:
+            raise ShimError(f"no eventfd for the keeper: {error.strerror}. {MORE_FILES}") from error
+        except RuntimeError as error:
+            raise ShimError(f"no thread for the keeper: {error}. Raise the limit of threads (RLIMIT_NPROC)") from error
 
     def stop(self, timeout_s: float) -> bool:
         """End the thread; sessions and regions stay as they are, the caller's from here. False where it does not end in time."""
         self._stop = True
-        os.eventfd_write(self._bell, 1)
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:  # else it was never started
+            os.eventfd_write(self._bell, 1)
+            self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def close(self) -> None:
@@ -88,18 +99,38 @@ class Keeper:
             os.close(fd)
 
     def _run(self) -> None:
-        try:
-            while not self._stop:
-                self._afford()
-                session = self._try()
-                if session is not None:
-                    self._watch(session)
-        except Interrupted:
-            pass
-        except Exception as fault:  # noqa: BLE001 - the engine goes on, and says why it has no drafts
-            _log.exception("the keeper failed: steps are target-only from now on")
-            self._publish(None)
-            self._turn(f"the keeper failed: {fault}")
+        while not self._stop:
+            try:
+                self._go_on()
+            except Interrupted:
+                return
+            except Exception as fault:  # noqa: BLE001 - without this thread there would never be a session again
+                self._failed_itself(fault)
+
+    def _go_on(self) -> None:
+        self._abandon()
+        self._afford()
+        session = self._try()
+        if session is not None:
+            self._watch(session)
+            self._watched = None
+
+    def _failed_itself(self, fault: Exception) -> None:
+        """Say what no try and no daemon is to blame for, and rest as after a failed try."""
+        self._publish(None)
+        what = f"the keeper failed: {fault!r}"
+        self.fault = HandshakeFailed(what)
+        self._turn(what)
+        self._say(logging.ERROR, what, f"target-only: {what}", fault)
+        self._rest()
+
+    def _abandon(self) -> None:
+        """Give up the session whose watch failed: whether it still stands nobody knows, and nobody would see its loss."""
+        session, self._watched = self._watched, None
+        if session is not None:
+            self._owing = True
+            session.give_up()
+            self._pool.in_use = None
 
     # ---- how things stand ----
 
@@ -108,11 +139,11 @@ class Keeper:
             self.reason = reason
             self.changed.notify_all()
 
-    def _say(self, level: int, state: str, text: str) -> None:
-        """One line for each change of state, however often it is found to be so."""
+    def _say(self, level: int, state: str, text: str, bug: BaseException | None = None) -> None:
+        """One line for each change of state, however often it is found to be so. ``bug``: its traceback goes with it."""
         if state != self._said:
             self._said = state
-            _log.log(level, text)
+            _log.log(level, text, exc_info=bug)
 
     # ---- connecting ----
 
@@ -135,6 +166,12 @@ class Keeper:
         except ShimError as fault:
             self._failed(fault)
             return None
+        except Interrupted:
+            raise
+        except Exception as bug:  # noqa: BLE001 - the next try may go well all the same
+            self._failed(HandshakeFailed(f"a try failed unexpectedly: {bug!r}"), bug)
+            return None
+        self._watched = session
         self.sessions += 1
         self.adoptions += self._handover.adopted
         self._pool.in_use = self._handover.place
@@ -145,20 +182,30 @@ class Keeper:
         self._turn(None)
         return session
 
-    def _failed(self, fault: ShimError) -> None:
+    def _failed(self, fault: ShimError, bug: Exception | None = None) -> None:
+        fault.__cause__ = bug or fault.__cause__
         self.fault = fault
         self.tries += 1
         self._turn(str(fault))
-        kind = fault.code if isinstance(fault, ConnectionRefusedByDaemon) else type(fault).__name__
-        absent = isinstance(fault, DaemonUnreachable)
-        self._say(logging.INFO if absent else logging.WARNING, f"failed: {kind}", f"target-only: {fault}")
-        self._back_off()
+        kind = fault.code if isinstance(fault, ConnectionRefusedByDaemon) else type(bug or fault).__name__
+        absent = type(fault) is DaemonUnreachable  # not started yet, most likely; what is derived from it is trouble
+        self._say(logging.INFO if absent else logging.WARNING, f"failed: {kind}", f"target-only: {fault}", bug)
+        (self._back_off if bug is None else self._rest)()
 
     def _back_off(self) -> None:
+        self._pause(self._delay_s())
+
+    def _delay_s(self) -> float:
         first, longest = self._options.backoff_ms
-        delay_ms = min(longest, first * 2 ** min(self._pauses, 30))
+        delay_ms: float = min(longest, first * 2 ** min(self._pauses, 30))
         self._pauses += 1
-        self._pause(delay_ms / 1000 * random.uniform(0.5, 1.0))
+        return delay_ms / 1000 * random.uniform(0.5, 1.0)
+
+    def _rest(self) -> None:
+        """Back off and look at nothing: what failed may be the looking itself."""
+        poller = select.poll()
+        poller.register(self._bell, select.POLLIN)
+        poller.poll(self._delay_s() * 1000)
 
     def _pause(self, seconds: float) -> None:
         """Wait; meanwhile regions come back."""

@@ -65,7 +65,8 @@ class Shim:
         Returns once there is a session, or after ``options.start_timeout_s`` without one: target-only then, unless
         ``options.strict``: that raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed, with nothing left behind.
         Where ASYNC is asked for and the stream refuses it, or fails its self-test (a CUDA stream's; before the first session), rounds are
-        SYNC and ``status().async_refusal`` says why; strict: AsyncRefused.
+        SYNC and ``status().async_refusal`` says why; strict: AsyncRefused. Raises ShimError where there is no memory, descriptor or thread
+        for the shim itself.
         """
         options = options or ShimOptions()
         asked = options.mode if mode is None else mode
@@ -77,7 +78,6 @@ class Shim:
         )  # fmt: skip
         self._seat = Seat()
         self._pool = Pool(options.regions)
-        self._spare = Spare(stream, geometry)
         self._dead = False  # in a forked child
         self._last: ShimStatus | None = None
         self._lost = Loss.NONE  # what the last session was, and its socket, while ``close`` is under way
@@ -87,10 +87,12 @@ class Shim:
         socket = options.socket if path is None else Path(path)
         handover = Handover(socket, hello, stream=stream, pool=self._pool, trial=self._trial, options=options)
         self._keeper = Keeper(handover, self._pool, options, self._offer)
-        self._view = ShimView(self._trial, stream, self._pool, self._keeper, self._spare)
-        forks.forget_in_children(self)
-        forks.close_at_exit(self)
+        self._view = ShimView(self._trial, stream, self._pool, self._keeper)
+        # The first thing that is to be given back; from here on ``close`` does it.
+        self._spare = Spare(stream, geometry)
         try:
+            forks.forget_in_children(self)
+            forks.close_at_exit(self)
             self._keeper.start()
             self._start(options)
         except BaseException:
@@ -170,7 +172,7 @@ class Shim:
         if self._dead:
             return self._view.without_memory("this is a forked child")
         with self._looking:
-            return self._last or self._view.look(self._seat.offered)
+            return self._last or self._view.look(self._seat.offered, self._spare)
 
     @property
     def session(self) -> int | None:
@@ -248,7 +250,7 @@ class Shim:
         self._end_sessions(until)
         self._seat.settle()
         with self._looking:
-            last = self._view.look(session)
+            last = self._view.look(session, self._spare)
             self._lost = Loss.CLOSED if session is None else session.lost
             self._leaving = self._pool.leave() or self._leaving
             self._last = last

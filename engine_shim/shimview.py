@@ -20,17 +20,16 @@ from engine_shim.trial import Trial
 class ShimView:
     """Looks; whoever calls makes sure that nothing is unmapped meanwhile."""
 
-    def __init__(self, trial: Trial, stream: Stream, pool: Pool, keeper: Keeper, spare: Spare) -> None:
+    def __init__(self, trial: Trial, stream: Stream, pool: Pool, keeper: Keeper) -> None:
         self._trial = trial
         self._stream = stream
         self._kept_before = stream.kept
         self._pool = pool
         self._keeper = keeper
-        self._spare = spare
 
-    def look(self, session: Session | None) -> ShimStatus:
-        """Return a snapshot. ``session``: the one in use."""
-        counted = [self._spare.status(), *(place.region.status() for place in self._pool)]
+    def look(self, session: Session | None, spare: Spare) -> ShimStatus:
+        """Return a snapshot. ``session``: the one in use. ``spare``: who takes steps without one."""
+        counted = [spare.status(), *(place.region.status() for place in self._pool)]
         current = None if session is None else session.status()
         return self._snapshot(session, current, counted, self._stream.kept - self._kept_before, self._keeper.reason)
 
