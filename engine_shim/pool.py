@@ -113,12 +113,15 @@ class Pool:
             limit=self._limit,
         )
 
-    def leave(self) -> Channel[FromDaemon] | None:
-        """Return the socket of the session in use; it is the caller's to end."""
-        if self.in_use is None:
-            return None
-        leaving, self.in_use.owner = self.in_use.owner, None
-        return leaving
+    @property
+    def leaving(self) -> Channel[FromDaemon] | None:
+        """The socket of the session in use; after ``leave`` it is the caller's to end."""
+        return None if self.in_use is None else self.in_use.owner
+
+    def leave(self) -> None:
+        """Give ``leaving`` away."""
+        if self.in_use is not None:
+            self.in_use.owner = None
 
     def forked(self) -> None:
         """Drop what a forked child has: descriptors. Maps and threads it has none."""

@@ -235,10 +235,13 @@ class Shim:
         self._spare.close()
         self._keeper.close()
         self._closed = True
-        leaving, self._leaving = self._leaving, None
-        if leaving is not None:
+        if self._leaving is not None:
             # A daemon that was given up is not waited for: nothing of its region is mapped here any more.
-            farewell.say(leaving, until - time.monotonic() if self._lost is Loss.NONE else 0.0, lost=self._lost)
+            left_s = until - time.monotonic() if self._lost is Loss.NONE else 0.0
+            try:
+                farewell.say(self._leaving, left_s, lost=self._lost)
+            finally:
+                self._leaving = None  # closed; until then a forked child finds it here
 
     def _end(self, timeout_s: float, until: float) -> None:
         """End keeper and sessions, and take the last look at what they did."""
@@ -252,7 +255,9 @@ class Shim:
         with self._looking:
             last = self._view.look(session, self._spare)
             self._lost = Loss.CLOSED if session is None else session.lost
-            self._leaving = self._pool.leave() or self._leaving
+            # First one more who knows it: a fork at any moment finds it here or there.
+            self._leaving = self._pool.leaving or self._leaving
+            self._pool.leave()
             self._last = last
 
     def _end_sessions(self, until: float) -> None:
@@ -264,8 +269,11 @@ class Shim:
                     place.session = None
 
     def forked(self) -> None:
-        """In a forked child: close what keeps the parent's sessions open, and be dead from here on."""
-        if self._dead or self._last is not None:
+        """In a forked child: close what keeps the parent's sessions open, and be dead from here on. A closed one is only that."""
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving.close()
+        if self._dead or (self._closed and leaving is None):
             return
         self._dead = True
         self._keeper.close()

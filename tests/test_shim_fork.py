@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import traceback
 
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import pytest
 
 from engine_hand import PATIENCE_S, until
 from engine_harness import Ask, FakeDaemon, engine
-from shim_daemon import Daemons
+from shim_daemon import Daemons, Host
 from shim_harness import Driver, shim_with
 
 from hostflag import messages as m
@@ -208,3 +209,31 @@ def test_a_killed_engine_with_a_living_child_is_gone(short_dir: Path) -> None:
         finally:
             os.kill(pid, signal.SIGKILL)
             process.stdout.close()
+
+
+def test_a_child_of_a_shim_that_is_taking_its_leave_holds_no_socket(short_dir: Path) -> None:
+    """The closing thread waits for the daemon's last word: from there on nobody but ``close`` knows the socket."""
+
+    def lets_it_wait(host: Host) -> None:
+        host.serve()
+        host.over.wait(PATIENCE_S)
+
+    with Daemons(short_dir / "e", [lets_it_wait]) as daemons:
+        before = sockets()
+        with shim_with(short_dir / "e") as driver:
+            driver.ok()
+            host = daemons.host(0)
+            closing = threading.Thread(target=driver.shim.close, args=(PATIENCE_S,))
+            closing.start()
+            until(lambda: host.goodbye, "the daemon is told")
+
+            def run() -> None:
+                assert sockets() <= before, "no end of a session is left"
+                driver.shim.close()
+
+            with child(run, daemons):
+                assert closing.is_alive(), "it still waits"
+                host.die()
+                closing.join(PATIENCE_S)
+            assert driver.shim.closed
+            assert driver.shim.status().rounds["OK"] == 1
