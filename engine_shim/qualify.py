@@ -31,7 +31,7 @@ LIMIT_S: Final = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do it; print the report. Returns 0 where rounds may be parked, 1 where not, 3 without a driver or a daemon."""
+    """Do it; print the report. Returns 0 where rounds may be parked, 1 where not, 3 without a driver, or a daemon to its end."""
     options = _parser().parse_args(argv)
     try:
         report = _qualify(options)

@@ -3,24 +3,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from engine_shim.batch import Batch
 from engine_shim.cudastream import MAX_CONNECTIONS, TO_DEVICE, CudaStream
-from engine_shim.errors import ShimError
+from engine_shim.errors import DaemonUnreachable, ShimError
 from engine_shim.selftest.arena import WORD, Arena
 from engine_shim.selftest.report import Latency, latency_of
 from engine_shim.session import Session
 from engine_shim.ticket import Ticket
-from hostflag.verdicts import Verdict
+from hostflag.verdicts import Skip, Verdict
 
 
 WAIT_S: Final = 2.0  # a round takes microseconds; a stream that needs so long does not move
 LOOKS: Final = 3  # at streams beside a parked one: a machine that was busy elsewhere is so once, a shared queue is shared each time
+NO_ANSWER: Final = {Verdict.LOST, Verdict.DISCONNECTED, Verdict.DRAINING}  # how rounds end without a daemon that serves
+NO_DAEMON: Final = {Skip.NO_SESSION, Skip.DRAINING}
 Place: TypeAlias = tuple[CudaStream, int, int]  # a stream, memory of the device, pinned memory
 
 
@@ -30,6 +33,10 @@ class Failed(ShimError):
 
 class Stuck(Failed):
     """And what it used must be kept: the device may still come to it."""
+
+
+class NothingLearned(DaemonUnreachable):
+    """The daemon went away, drained or fell silent meanwhile, or this process is short of something: the device is not to blame."""
 
 
 class Rounds:
@@ -61,15 +68,12 @@ class Rounds:
         Where some do, all are looked at again: a machine that is busy elsewhere is so once. Which of them share the parked one's queue changes
         from look to look where there are few, but each time some do.
         """
-        places = [(other, other.alloc(WORD), other.host_alloc(2 * WORD)) for other in others]
-        first, took_us = self._stand_still(places)
-        left = first
-        for _ in range(LOOKS - 1):
-            if left:
-                left, took_us = self._stand_still(places)
-        for other, memory, pinned in places:
-            other.free(memory)
-            other.host_free(pinned)
+        with _places_on(others) as places:
+            first, took_us = self._stand_still(places)
+            left = first
+            for _ in range(LOOKS - 1):
+                if left:
+                    left, took_us = self._stand_still(places)
         if left:
             raise Failed(
                 f"{len(left)} of {len(others)} other streams stood still while one was parked, {LOOKS} times out of {LOOKS} "
@@ -92,9 +96,12 @@ class Rounds:
                 break
             left = waiting
         took_us = (time.perf_counter() - began) * 1e6
-        self._land()
-        for other, _, _ in places:
-            self._arrived(other)
+        try:
+            self._land()
+        except NothingLearned:
+            self._all_arrived(places)  # what they use is given back next
+            raise
+        self._all_arrived(places)
         return left, took_us
 
     def load_a_module(self) -> str:
@@ -120,10 +127,11 @@ class Rounds:
             began = time.perf_counter_ns()
             ticket = self._session.submit(batch)
             submitted = time.perf_counter_ns()
-            round_ = _round(ticket)
+            round_ = self._round(ticket)
             until = began + int(WAIT_S * 1e9)
             while not self._session.consumed(round_):
                 if time.perf_counter_ns() > until:
+                    self._look_for_an_answer(round_)
                     raise Stuck(f"round {round_} was not consumed within {WAIT_S:g} s")
             totals.append(time.perf_counter_ns() - began)
             submits.append(submitted - began)
@@ -133,7 +141,7 @@ class Rounds:
         number, self._number = self._number, self._number + 1
         expected = self._arena.stage(number)
         ticket = self._session.submit(self._arena.batch)
-        _round(ticket)
+        self._round(ticket)
         self._flying.append((number, ticket, self._arena.fetch(number), expected))
 
     def _park(self) -> None:
@@ -144,15 +152,17 @@ class Rounds:
     @property
     def _parked(self) -> int:
         """The round in flight, where it is one."""
-        return _round(self._flying[0][1])
+        return self._round(self._flying[0][1])
 
     def _land(self) -> None:
         number, ticket, marker, expected = self._flying[0]
-        round_ = _round(ticket)
-        self._reached(marker)
+        round_ = self._round(ticket)
+        self._reached(marker, round_)
         del self._flying[0]
         self._await(lambda: self._session.verdict(round_) is not Verdict.OPEN, "decided")
         verdict = self._session.verdict(round_)
+        if verdict in NO_ANSWER:
+            raise self._gone(f"round {round_} ended {verdict.name}")
         if verdict is not Verdict.OK:
             raise Failed(f"round {round_} ended {verdict.name if verdict else 'nowhere'}, not OK")
         found = self._arena.returned(number)
@@ -161,12 +171,38 @@ class Rounds:
         if found != expected:
             raise Failed(f"round {round_}: {_what_went_wrong(found, expected, before)}")
 
-    def _arrived(self, other: CudaStream) -> None:
-        if not other.wait(other.marker(), WAIT_S):
-            raise Stuck(f"a stream beside the parked one was not done {WAIT_S:g} s after that went on")
+    def _all_arrived(self, places: Sequence[Place]) -> None:
+        for other, _, _ in places:
+            if not other.wait(other.marker(), WAIT_S):
+                raise Stuck(f"a stream beside the parked one was not done {WAIT_S:g} s after that went on")
 
-    def _reached(self, marker: int) -> None:
+    def _round(self, ticket: Ticket) -> int:
+        if ticket.round is not None:
+            return ticket.round
+        if ticket.skip in NO_DAEMON:
+            raise self._gone(f"a step made no round: {ticket.skip.name}")
+        raise Failed(f"a step made no round: {ticket.skip.name}")
+
+    def _gone(self, what: str) -> NothingLearned:
+        lost = self._session.lost
+        how = f"was lost ({lost.name})" if lost else "drains"
+        return NothingLearned(
+            f"the daemon went away during the self-test, which says nothing of the device: the session {how}, {what}"
+        )
+
+    def _look_for_an_answer(self, round_: int) -> None:
+        """Raise NothingLearned where the stream waits for ``round_`` as it should: it is the daemon that does not move."""
+        if self._session.word("gathered") == round_ and self._session.verdict(round_) is Verdict.OPEN:
+            raise NothingLearned(
+                f"the daemon fell silent during the self-test, which says nothing of the device: round {round_} had no answer "
+                f"within {WAIT_S:g} s. Is it stopped or overloaded?"
+            )
+
+    def _reached(self, marker: int, round_: int | None = None) -> None:
+        """Wait for a marker, which is behind ``round_`` where one is named."""
         if not self._stream.wait(marker, WAIT_S):
+            if round_ is not None:
+                self._look_for_an_answer(round_)
             raise Stuck(f"the stream does not move: it was not past a round {WAIT_S:g} s after it was submitted")
 
     def _await(self, there: Callable[[], bool], what: str) -> None:
@@ -175,6 +211,22 @@ class Rounds:
             if time.monotonic() > until:
                 raise Stuck(f"a round was not {what} within {WAIT_S:g} s: the stream does not move")
             time.sleep(50e-6)
+
+
+@contextlib.contextmanager
+def _places_on(others: Sequence[CudaStream]) -> Iterator[Sequence[Place]]:
+    """Give memory for each; it goes back at the end, unless the device may still come to it."""
+    places = [(other, other.alloc(WORD), other.host_alloc(2 * WORD)) for other in others]
+    stuck = False
+    try:
+        yield places
+    except Stuck:
+        stuck = True
+        raise
+    finally:
+        for other, memory, pinned in () if stuck else places:
+            other.free(memory)
+            other.host_free(pinned)
 
 
 def _busy(other: CudaStream, memory: int, pinned: int) -> int:
@@ -189,12 +241,6 @@ def _more_connections() -> str:
     if MAX_CONNECTIONS in os.environ:
         return "unset it, or raise it (32 is the most)"
     return "set it to 32, the most there are"
-
-
-def _round(ticket: Ticket) -> int:
-    if ticket.round is None:
-        raise Failed(f"a step made no round: {ticket.skip.name}")
-    return ticket.round
 
 
 def _what_went_wrong(found: list[list[int]], expected: list[list[int]], before: list[list[int]] | None) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import errno
 import logging
 import threading
 import time
@@ -31,7 +32,7 @@ from engine_shim.errors import (
 from engine_shim.options import SessionOptions
 from engine_shim.selftest.arena import Arena
 from engine_shim.selftest.report import Latency, Report, Step, image
-from engine_shim.selftest.rounds import Failed, Rounds, Stuck
+from engine_shim.selftest.rounds import Failed, NothingLearned, Rounds, Stuck
 from engine_shim.session import Session
 from hostflag.messages import EngineIdentity, Geometry
 
@@ -43,6 +44,7 @@ LOAD_MS: Final = 30.0  # for how long a round is parked beside other streams, an
 NEIGHBOURS: Final = 8
 DEADLINE_MS: Final = 10_000.0  # no watchdog is to help a round along
 CLOSE_S: Final = 1.0
+SHORT_OF: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this process or machine, not the device
 ATTRIBUTES: Final = {
     "HOST_REGISTER_SUPPORTED": lib.HFC_HOST_REGISTER,
     "CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM": lib.HFC_HOST_POINTER,
@@ -104,10 +106,16 @@ class SelfTest:
         """
         Return what was found, within ``limit_s`` and a moment.
 
-        Raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed where there is no daemon to do it with.
+        Raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed where there is no daemon to do it with, or none to its end:
+        then nothing was learned of the device.
         """
         thread = threading.Thread(target=self._run, name="hf-selftest", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise NothingLearned(
+                f"no thread for the self-test: {error}. Raise the limit of threads (RLIMIT_NPROC)"
+            ) from error
         thread.join(self._limit_s)
         if thread.is_alive():
             self._reason = f"the self-test did not come back within {self._limit_s:g} s, during: {self._doing}"
@@ -130,6 +138,11 @@ class SelfTest:
         except ShimError as fault:
             self._fault = fault
         except Exception as fault:  # noqa: BLE001 - whatever it is, no round is parked
+            if isinstance(fault, MemoryError) or (isinstance(fault, OSError) and fault.errno in SHORT_OF):
+                self._fault = NothingLearned(
+                    f"the self-test did not get past {self._doing}, which says nothing of the device: {fault!r}"
+                )
+                return
             _log.exception("the self-test failed")
             self._reason = f"the self-test failed: {fault!r}"
 
@@ -260,7 +273,7 @@ def _unless_stuck(close: Callable[[], None], give_up: Callable[[], None] = lambd
             yield
         except (Stuck, StreamStuck):
             raise
-        except ShimError:
+        except Exception:
             close()  # wrong, but it moves: then it can be taken down in order
             raise
         close()

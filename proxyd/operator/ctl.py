@@ -32,7 +32,7 @@ exit status:
   0  done; for status: the daemon is healthy
   1  the daemon refused, or failed; the reason is on standard error; for qualify: rounds must be synchronous
   2  wrong arguments
-  3  no daemon could be asked; for qualify also: no CUDA driver
+  3  no daemon could be asked; for qualify also: no CUDA driver, or the daemon went away meanwhile
   4  status only: the daemon is not healthy, or does not answer
 
 examples:

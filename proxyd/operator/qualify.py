@@ -24,7 +24,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="whether rounds may be parked on this GPU with this image, and what they take",
         description="Echo rounds through the daemon, without a worker: attributes of the device, registration of the region, the order of "
         "rows, flags and replies, a module load while a round is parked; then their latencies. Run it where engines run: in their image, "
-        "on their GPU. Exit status 0 where rounds may be parked, 1 where they must be synchronous, 3 without a driver or a daemon.",
+        "on their GPU. Exit status 0 where rounds may be parked, 1 where they must be synchronous, 3 without a driver or a daemon to the end.",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="save the report there too")
     parser.add_argument("--device", metavar="N", type=int, default=0, help="which GPU (default: %(default)s)")
