@@ -36,8 +36,8 @@ class SubmitFailed(ShimError):
     """
     A submit could not be done. ``error`` is a positive errno.
 
-    EINVAL: the batch was none, nothing happened. EBUSY: the stream is being captured, nothing happened. Else a stream operation failed
-    and the session is lost; the message has the driver's own name for why.
+    EINVAL: the batch was none, nothing happened. EBUSY: the stream is being captured, nothing happened. Else a stream operation failed;
+    the message has the driver's own name for why, and says so where the session is lost with it.
     """
 
     def __init__(self, error: int, what: str) -> None:

@@ -73,6 +73,7 @@ class Session:
         self._handle: Any = ffi.gc(_begin(region, channel, welcome, terms), lib.hfe_free)
         self._stream = stream  # must outlive the session
         self._submit = lib.hfe_submit_sync if terms.mode is Mode.SYNC else lib.hfe_submit
+        self._flush = lib.hfe_flush_sync if terms.mode is Mode.SYNC else lib.hfe_flush
         self._ticket: Any = ffi.new("struct hfe_ticket *")
         self._ticket_buffer: Any = ffi.buffer(self._ticket)
         self._last: SessionStatus | None = None
@@ -107,7 +108,7 @@ class Session:
 
     def flush(self) -> Ticket:
         """Ship prefill rows that wait for the ring, without a batch: for an engine that has nothing to do."""
-        return self._to_ticket(lib.hfe_flush(self._open(), self._ticket))
+        return self._to_ticket(self._flush(self._open(), self._ticket))
 
     def verdict(self, round_: int) -> Verdict | None:
         """Return the verdict of a round, OPEN while it has none; None where its slot went on. Never blocks."""
@@ -245,7 +246,7 @@ class Session:
 
     def _to_ticket(self, result: int) -> Ticket:
         if result < 0:
-            raise SubmitFailed.of(-result, self._stream.fault, lost=True)
+            raise SubmitFailed.of(-result, self._stream.fault, lost=self.lost is not Loss.NONE)
         return ticket_of(self._ticket_buffer, self.id)
 
 

@@ -46,6 +46,7 @@ class Loss(enum.IntEnum):
     SUBMIT = lib.HF_LOSS_SUBMIT
     CLOSED = lib.HF_LOSS_CLOSED
     DRAINED = lib.HF_LOSS_DRAINED
+    GARBAGE = lib.HF_LOSS_GARBAGE
 
 
 class Phase(enum.IntEnum):

@@ -157,7 +157,7 @@ static int check(void *context)
     return r < 0 ? r : status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : -EBUSY;
 }
 
-int hfc_await(struct hfc_stream *s, CUevent event, uint64_t timeout_ns)
+static int await_event(struct hfc_stream *s, CUevent event, uint64_t timeout_ns)
 {
     uint64_t start = hf_now_ns();
 
@@ -173,6 +173,20 @@ int hfc_await(struct hfc_stream *s, CUevent event, uint64_t timeout_ns)
         if (waited >= SPIN_NS)
             hf_sleep_ns(NAP_NS);
     }
+}
+
+int hfc_await(struct hfc_stream *s, CUevent event, uint64_t timeout_ns)
+{
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED, r;
+
+    /* A query is refused, and ends the capture, while another thread captures in the global mode; not in this one. */
+    r = HFC_CALL(s->driver, cuThreadExchangeStreamCaptureMode, &mode);
+    if (r < 0)
+        return r;
+    r = await_event(s, event, timeout_ns);
+    /* It was set just before, so it can be set back. */
+    (void)HFC_CALL(s->driver, cuThreadExchangeStreamCaptureMode, &mode);
+    return r;
 }
 
 struct hfe_stream hfc_operations(struct hfc_stream *s)

@@ -85,11 +85,13 @@ fail:
 void hfe_give_up(struct hfe_session *e, int loss)
 {
     uint32_t none = HF_LOSS_NONE;
+    uint64_t never = 0;
 
+    /* First: who sees the loss sees when ("bracket, lost" orders it). */
+    (void)atomic_compare_exchange_strong_explicit(&e->lost_ns, &never, hf_now_ns(), memory_order_relaxed, memory_order_relaxed);
     /* seq_cst: "bracket, lost", mirror of hfe_submit. */
     if (!atomic_compare_exchange_strong_explicit(&e->lost, &none, (uint32_t)loss, memory_order_seq_cst, memory_order_acquire))
         return; /* the first reason stands */
-    atomic_store_explicit(&e->lost_ns, hf_now_ns(), memory_order_relaxed);
     /* A daemon that was only stopped reads this when it goes on, and lets go. */
     atomic_store_explicit(&e->region.engine->lost.value, 1, memory_order_release);
     hfe_watchdog_wake(e);
@@ -110,7 +112,7 @@ static int wait_end(struct hfe_session *e, uint64_t timeout_ns)
 
     atomic_store_explicit(&e->closing, 1, memory_order_seq_cst);
     hfe_watchdog_wake(e);
-    r = hfe_fence_half(e);
+    r = hfe_fence_half(e, timeout_ns / 2);
     if (r < 0)
         return -EBUSY;
     if (hfe_watchdog_join(e, timeout_ns / 2) == 0)

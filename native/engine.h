@@ -121,7 +121,8 @@ struct hfe_session;
    *ret_reason in a static text. */
 int hfe_open(struct hfe_region *r, const struct hfe_config *c, struct hfe_session **ret_session, const char **ret_reason);
 /* Microseconds, or skipped. Engine thread. Returns 0 (see the ticket); -EINVAL where the batch is none, -EBUSY where the stream is
-   being captured (nothing happened); another -errno where a stream operation failed: then the session is lost (HF_LOSS_SUBMIT) and its region is never used again.
+   being captured (nothing happened); another -errno where the stream could not be asked for that (nothing happened either), or where an
+   operation on it failed: then the session is lost (HF_LOSS_SUBMIT) and its region is never used again.
    Whatever the ticket says, drafts_out (where given) will hold legal ids. */
 int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
 /* The same, but waits: for the stream, for the reply (at most the deadline and two ticks), for its copy to drafts_out. Then the
@@ -129,6 +130,7 @@ int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_tick
 int hfe_submit_sync(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ret_ticket);
 /* A submit without a batch: ships what waits for the ring, as context-only rounds. For an engine that has nothing to do. */
 int hfe_flush(struct hfe_session *e, struct hfe_ticket *ret_ticket);
+int hfe_flush_sync(struct hfe_session *e, struct hfe_ticket *ret_ticket);
 /* The verdict of a round of this session: HF_OPEN while it has none, -ESTALE where its slot went on. Never blocks. */
 int hfe_verdict(const struct hfe_session *e, uint32_t round);
 /* 1 once the stream has copied the round's reply, 0 before. */

@@ -42,6 +42,7 @@ struct hfe_session {
     struct hfe_plan plan;
     uint32_t settled;
     bool half;   /* a submit failed half-way */
+    bool waits;  /* and it was a synchronous one: it can be waited for */
     bool fenced; /* and yet the stream will say when it is past what was enqueued */
     bool sync;   /* the submit under way waits for its rounds */
     bool over;   /* whoever ended it: the watchdog is gone */
@@ -75,10 +76,17 @@ static inline uint32_t hfe_lost(const struct hfe_session *e)
     return atomic_load_explicit(&e->lost, memory_order_seq_cst);
 }
 
+/* What hf_verdict_load found, as the engine takes it: a value that is none came from a daemon that writes garbage, and is not OK. */
+static inline int hfe_verdict_taken(int found)
+{
+    return found < HF_VERDICT_MAX ? found : HF_LOST;
+}
+
 /* The words and counters of a region into a status (settle.c). */
 void hfe_status_words(const struct hf_region *r, struct hfe_status *ret_status);
-/* Enqueues the end of a half-submitted round, if there is one and that could not be done before. 0 or -errno. */
-int hfe_fence_half(struct hfe_session *e);
+/* Enqueues the end of a half-submitted round, if there is one and that could not be done before; of a synchronous one, where the
+   stream takes no writes, waits for it instead, at most timeout_ns. 0 or -errno. Engine thread, or where nobody submits. */
+int hfe_fence_half(struct hfe_session *e, uint64_t timeout_ns);
 
 /* Adds to a counter that only the engine thread writes. */
 static inline void hfe_count(_Atomic uint64_t *counter, uint64_t n)

@@ -17,7 +17,7 @@ static bool is_ours(const struct hfe_session *e, uint32_t round)
 
 int hfe_verdict(const struct hfe_session *e, uint32_t round)
 {
-    return is_ours(e, round) ? hf_verdict_load(&e->region, round) : -ESTALE;
+    return is_ours(e, round) ? hfe_verdict_taken(hf_verdict_load(&e->region, round)) : -ESTALE;
 }
 
 int hfe_consumed(const struct hfe_session *e, uint32_t round)
@@ -98,12 +98,18 @@ int hfe_settle(struct hfe_session *e)
 {
     int n = 0;
 
+    /* A look, no more: whoever settles is about to submit. */
+    if (e->half && !e->fenced && e->waits)
+        (void)hfe_fence_half(e, 0);
     for (uint32_t t = e->settled + 1; hfe_consumed(e, t); t++) {
-        int verdict = hf_verdict_load(&e->region, t);
+        int found = hf_verdict_load(&e->region, t);
 
-        if (verdict <= HF_OPEN || verdict >= HF_VERDICT_MAX) /* a context-only round is consumed before it is decided */
+        if (found == HF_OPEN) /* a context-only round is consumed before it is decided */
             break;
-        book(e, t, verdict);
+        /* The slot cannot have gone on: it is this session's until it is booked. */
+        if (found < 0 || found == HF_VERDICT_MAX)
+            hfe_give_up(e, HF_LOSS_GARBAGE);
+        book(e, t, found < 0 ? HF_LOST : hfe_verdict_taken(found));
         e->settled = t;
         n++;
     }

@@ -49,13 +49,12 @@ static int submit_round(struct hfe_session *e, const struct hfe_batch *b, const 
 
 /* Rounds that can be submitted now: a slot is free once the round S before is consumed and retired; and booked, since it
    may have become so only after hfe_settle has looked. */
-static uint32_t free_slots(const struct hfe_session *e)
+static uint32_t free_slots(const struct hfe_session *e, uint32_t retired)
 {
     const struct hf_region *r = &e->region;
     uint32_t attempted = atomic_load_explicit(&e->attempted, memory_order_relaxed);
-    /* Acquire: the stream has read its reply, the daemon its rows, before we write there ("reply copied, consumed"; "rows, retired"). */
+    /* Acquire: the stream has read its reply before we write there ("reply copied, consumed"). */
     uint32_t consumed = atomic_load_explicit(&r->engine->consumed.value, memory_order_acquire);
-    uint32_t retired = atomic_load_explicit(&r->daemon->retired.value, memory_order_acquire);
     int32_t unconsumed = hf_past(attempted, consumed), unretired = hf_past(attempted, retired);
     int32_t taken = hf_past(attempted, e->settled);
 
@@ -66,7 +65,7 @@ static uint32_t free_slots(const struct hfe_session *e)
     return taken >= 0 && (uint32_t)taken <= r->geometry.slots ? r->geometry.slots - (uint32_t)taken : 0;
 }
 
-static enum hf_skip refusal(const struct hfe_session *e)
+static enum hf_skip refusal(struct hfe_session *e)
 {
     /* seq_cst: "bracket, lost". The bracket is set, so whoever loses the session from here on waits for us. */
     if (atomic_load_explicit(&e->lost, memory_order_seq_cst) || atomic_load_explicit(&e->closing, memory_order_seq_cst))
@@ -76,23 +75,42 @@ static enum hf_skip refusal(const struct hfe_session *e)
         return HF_SKIP_NONE;
     case HF_PHASE_DRAINING:
         return HF_SKIP_DRAINING;
+    case HF_PHASE_NONE:
+    case HF_PHASE_GONE:
+        return HF_SKIP_NO_SESSION;
     default:
+        hfe_give_up(e, HF_LOSS_GARBAGE);
         return HF_SKIP_NO_SESSION;
     }
+}
+
+/* No round is retired that was not attempted, and none is attempted before the one S earlier is retired. */
+static bool retired_can_be(const struct hfe_session *e, uint32_t retired)
+{
+    int32_t unretired = hf_past(atomic_load_explicit(&e->attempted, memory_order_relaxed), retired);
+
+    return unretired >= 0 && (uint32_t)unretired <= e->region.geometry.slots;
 }
 
 static void plan_step(struct hfe_session *e, const struct hfe_batch *b)
 {
     enum hf_skip skip = refusal(e);
+    /* Once, for slots and ring: a round may take a slot only where the ring has let go of the slot's last piece.
+       Acquire: the daemon has read its rows before we write there ("rows, retired"). */
+    uint32_t retired = atomic_load_explicit(&e->region.daemon->retired.value, memory_order_acquire);
 
+    if (skip == HF_SKIP_NONE && !retired_can_be(e, retired)) {
+        hfe_give_up(e, HF_LOSS_GARBAGE);
+        skip = HF_SKIP_NO_SESSION;
+    }
     if (skip != HF_SKIP_NONE) {
         hfe_plan_refuse(&e->plan, b, skip);
         return;
     }
-    hfe_ring_free(&e->ring, atomic_load_explicit(&e->region.daemon->retired.value, memory_order_acquire));
+    hfe_ring_free(&e->ring, retired);
     if (!hfe_watchdog_ready(e, hf_now_ns()))
         skip = HF_SKIP_WATCHDOG;
-    hfe_plan_make(&e->plan, b, free_slots(e), skip);
+    hfe_plan_make(&e->plan, b, free_slots(e, retired), skip);
 }
 
 /* In stream order: rounds, rows that make room in the backlog first, then rows that go there. */
@@ -139,26 +157,36 @@ static void write_ticket(const struct hfe_session *e, struct hfe_ticket *ticket)
 }
 
 /* A half-submitted round is never consumed by itself. Where the stream still takes one write, that write says when it is
-   past what it was given; until then the region keeps its watchdog and its map. */
-int hfe_fence_half(struct hfe_session *e)
+   past what it was given; where synchronous rounds are done because it takes none, the CPU does once it is. Until then the region
+   keeps its watchdog and its map. */
+int hfe_fence_half(struct hfe_session *e, uint64_t timeout_ns)
 {
+    _Atomic uint32_t *consumed = &e->region.engine->consumed.value;
+    uint32_t attempted = atomic_load_explicit(&e->attempted, memory_order_relaxed);
     int r;
 
     if (!e->half || e->fenced)
         return 0;
-    r = e->stream.write32(e->stream.context, &e->region.engine->consumed.value,
-                          atomic_load_explicit(&e->attempted, memory_order_relaxed));
+    r = e->stream.write32(e->stream.context, consumed, attempted);
+    if (r < 0 && e->waits) {
+        r = e->stream.synchronize(e->stream.context, timeout_ns);
+        /* Release: the reply is read before its slot can be another round's ("reply copied, consumed"). */
+        if (r == 0)
+            atomic_store_explicit(consumed, attempted, memory_order_release);
+    }
     e->fenced = r == 0;
     return r;
 }
 
-static void fail_step(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ticket)
+static void fail_step(struct hfe_session *e, const struct hfe_batch *b, int error, struct hfe_ticket *ticket)
 {
     e->half = true;
+    e->waits = e->sync;
     atomic_store_explicit(&e->owner->poisoned, 1, memory_order_relaxed);
     hfe_give_up(e, HF_LOSS_SUBMIT);
-    /* Where these fail too, hfe_close tries the fence again, and drafts_out keeps the legal ids it held. */
-    (void)hfe_fence_half(e);
+    /* Where these fail too, hfe_settle and hfe_end try the fence again, and drafts_out keeps the legal ids it held. A stream that was
+       waited for in vain is not waited for once more here. */
+    (void)hfe_fence_half(e, error == -ETIMEDOUT ? 0 : e->config.stream_limit_ns);
     (void)hfe_gather_legal(e, b);
     *ticket = (struct hfe_ticket){.skip = HF_SKIP_NO_SESSION};
 }
@@ -180,7 +208,10 @@ int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_tick
     plan_step(e, b);
     r = enqueue_step(e, b);
     if (r < 0) {
-        fail_step(e, b, ret_ticket);
+        fail_step(e, b, r, ret_ticket);
+        /* These say that nothing happened, and only before the bracket: what a driver's error is mapped to must not. */
+        if (r == -EINVAL || r == -EBUSY)
+            r = -EIO;
     } else {
         count_step(e);
         write_ticket(e, ret_ticket);

@@ -11,8 +11,9 @@ static void await_release(const struct hfe_session *e, uint32_t t)
 
     if (hf_released_wait(r, t, e->config.deadline_ns + 2 * e->config.tick_ns) == 0)
         return;
-    /* Acquire: pairs with hf_release. In order, and decided before it is released ("verdict, released"). */
-    for (uint32_t i = atomic_load_explicit(&r->shared->released.value, memory_order_acquire); hf_past(t, i) > 0; i++)
+    /* In order, and decided before it is released ("verdict, released"). From the engine's own word on: released is the daemon's,
+       too, and holds whatever it wrote. */
+    for (uint32_t i = atomic_load_explicit(&r->engine->consumed.value, memory_order_relaxed); hf_past(t, i) > 0; i++)
         hf_decide(r, i + 1, HF_EXPIRED);
     hf_release(r, t);
 }
@@ -48,6 +49,13 @@ int hfe_sync_round(struct hfe_session *e, const struct hfe_batch *b, const struc
     /* Release: the reply is read before its slot can be another round's ("reply copied, consumed"). */
     atomic_store_explicit(&e->region.engine->consumed.value, t, memory_order_release);
     return 0;
+}
+
+int hfe_flush_sync(struct hfe_session *e, struct hfe_ticket *ret_ticket)
+{
+    const struct hfe_batch nothing = {0};
+
+    return hfe_submit_sync(e, &nothing, ret_ticket);
 }
 
 int hfe_submit_sync(struct hfe_session *e, const struct hfe_batch *b, struct hfe_ticket *ret_ticket)

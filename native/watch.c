@@ -69,6 +69,30 @@ static void expire(struct hfe_session *e, uint32_t t, const struct hfe_seen *see
         w->expiries++;
 }
 
+/* Nothing is released before it is gathered, and no round is gathered before the one S earlier is released. */
+static bool released_can_be(const struct hf_region *r, uint32_t released, uint32_t gathered)
+{
+    int32_t slots = (int32_t)r->geometry.slots, behind = hf_past(gathered, released);
+
+    if (behind <= slots)
+        return behind >= 0;
+    /* Between the two loads more than S rounds may have come and gone. */
+    return hf_past(gathered, atomic_load_explicit(&r->shared->released.value, memory_order_acquire)) <= slots;
+}
+
+/* Whatever the daemon wrote there: by the engine's own words, everything that is gathered is decided and released. */
+static void let_all_go(struct hfe_session *e, uint32_t gathered)
+{
+    const struct hf_region *r = &e->region;
+    uint32_t consumed = atomic_load_explicit(&r->engine->consumed.value, memory_order_acquire);
+
+    hfe_give_up(e, HF_LOSS_GARBAGE);
+    for (uint32_t i = 0; i < r->geometry.slots && hf_past(gathered, consumed + i) > 0; i++)
+        hf_decide(r, consumed + i + 1, HF_LOST);
+    hf_release_anew(r, gathered);
+    e->watchdog.released = gathered;
+}
+
 /* Decides what must not wait any longer, then releases what is decided, in order. Every word is read once: between two
    reads the slot may have gone on to another round. */
 static void look_at_rounds(struct hfe_session *e, uint64_t now)
@@ -82,18 +106,22 @@ static void look_at_rounds(struct hfe_session *e, uint64_t now)
     uint32_t top = released;
     bool in_order = true;
 
+    if (!released_can_be(r, released, gathered)) {
+        let_all_go(e, gathered);
+        return;
+    }
     note_finished(e, w->released, released);
     for (uint32_t i = 0; i < r->geometry.slots && hf_past(gathered, released + i) > 0; i++) {
         uint32_t t = released + i + 1;
         const struct hfe_seen *seen = see(e, t, now);
-        int verdict = hf_verdict_load(r, t);
+        int verdict = hfe_verdict_taken(hf_verdict_load(r, t));
 
         if (verdict == HF_OPEN) {
             if (lost)
                 hf_decide(r, t, HF_LOST);
             else
                 expire(e, t, seen, now);
-            verdict = hf_verdict_load(r, t);
+            verdict = hfe_verdict_taken(hf_verdict_load(r, t));
         } else if (verdict > HF_OPEN && verdict != HF_EXPIRED && verdict != HF_LOST) {
             note_finished(e, t - 1, t);
         }
