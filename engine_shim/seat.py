@@ -23,14 +23,14 @@ class Seat:
         self.offered: Session | None = None
         self.taken: Session | None = None
         self._past: dict[int, Session] = {}
-        self._unsettled: list[Session] = []
+        self.unsettled: list[Session] = []  # lost, and not past all its rounds
 
     def take(self) -> Session | None:
         """Go over to the session that is offered, before anything is submitted to it; return it."""
         before, self.taken = self.taken, self.offered
         if before is not None:
             self._past[before.id] = before
-            self._unsettled.append(before)
+            self.unsettled.append(before)
             if len(self._past) > PAST:
                 del self._past[next(iter(self._past))]
         # Before the next session's first round: where it has the same region, the books must be closed by then.
@@ -40,11 +40,11 @@ class Seat:
     def settle(self) -> int:
         """Book what has finished of every session."""
         booked = 0 if self.taken is None else self.taken.settle()
-        for session in list(self._unsettled):
+        for session in list(self.unsettled):
             ended = session.ended  # before the last look, not after it
             booked += session.settle()
             if ended:
-                self._unsettled.remove(session)
+                self.unsettled.remove(session)
         return booked
 
     def find(self, ref: RoundRef) -> Session | None:
@@ -56,4 +56,4 @@ class Seat:
     def clear(self) -> None:
         self.offered = self.taken = None
         self._past.clear()
-        self._unsettled.clear()
+        self.unsettled.clear()

@@ -133,8 +133,12 @@ class Shim:
         """
         session = self._take()
         if session is not None:
-            return session.submit(batch)
-        return NO_SESSION if self._dead else self._spare.submit(batch)
+            ticket = session.submit(batch)
+        else:
+            ticket = NO_SESSION if self._dead else self._spare.submit(batch)
+        if self._seat.unsettled:
+            self._seat.settle()
+        return ticket
 
     def flush(self) -> Ticket:
         """Ship prefill rows that wait for the ring, without a batch: for an engine that has nothing to do."""

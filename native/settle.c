@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#define FENCE_LOOK_NS 200000 /* for a stream that has nothing to do to say so; one that has is looked at again */
+
 static uint32_t submitted_of(const struct hfe_session *e)
 {
     return atomic_load_explicit(&e->region.engine->submitted.value, memory_order_acquire);
@@ -98,9 +100,8 @@ int hfe_settle(struct hfe_session *e)
 {
     int n = 0;
 
-    /* A look, no more: whoever settles is about to submit. */
     if (e->half && !e->fenced && e->waits)
-        (void)hfe_fence_half(e, 0);
+        (void)hfe_fence_half(e, FENCE_LOOK_NS);
     for (uint32_t t = e->settled + 1; hfe_consumed(e, t); t++) {
         int found = hf_verdict_load(&e->region, t);
 
