@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 from collections.abc import Iterator
@@ -141,6 +142,23 @@ def test_a_driver_call_that_fails_in_a_submit(short_dir: Path, nth: int) -> None
         assert session.word("submitted") == 1, "the daemon never hears of it"
         assert out.tolist() == [[0, 0, 0]], "legal ids"
         assert session.submit(batch).skip is Skip.NO_SESSION
+
+
+def test_an_error_says_what_became_of_the_session(short_dir: Path) -> None:
+    """Refused beforehand it goes on. An operation that fails loses it, also where the driver's word for that is a capture."""
+    with FakeDaemon(short_dir) as daemon, cuda() as gpu, session_on(gpu, daemon.path) as (session, batch, device):
+        daemon.beat()
+        device.fill(batch, [Ask(0, 1)])
+        gpu.driver.fail_nth(1, 201, function="cuStreamIsCapturing")
+        with pytest.raises(SubmitFailed, match="INVALID_CONTEXT") as refused:
+            session.submit(batch)
+        assert "lost" not in str(refused.value)
+        assert session.status().lost is Loss.NONE
+        gpu.driver.fail_nth(1, 900, function="cuStreamBatchMemOp")
+        with pytest.raises(SubmitFailed, match="the session is lost") as failed:
+            session.submit(batch)
+        assert failed.value.error == errno.EIO
+        assert session.lost is Loss.SUBMIT
 
 
 def test_a_driver_that_takes_nothing_any_more_keeps_the_region_registered(short_dir: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from engine_harness import Ask, FakeDaemon, Hand, drained, engine, until
 
+from engine_shim import Ticket
 from hostflag.region import Word
 from hostflag.verdicts import Loss, Skip, Verdict
 
@@ -26,13 +27,18 @@ def write(hand: Hand, part: str, value: int) -> None:
     hand._module.ffi.cast("uint32_t *", at)[0] = value & 0xFFFF_FFFF
 
 
+def round_of(ticket: Ticket) -> int:
+    assert ticket.round is not None
+    return ticket.round
+
+
 @pytest.mark.parametrize("away", [-FAR, -SLOTS - 2, 1, FAR, -0x7FFF_FFFF])
 def test_a_released_that_cannot_be(short_dir: Path, away: int) -> None:
     with FakeDaemon(short_dir) as daemon, engine(daemon, deadline_ms=DEADLINE_MS) as (session, stream, device):
         daemon.beat()
         batch = session.batch()
         device.fill(batch, [Ask(0, 1)])
-        t = session.submit(batch).round
+        t = round_of(session.submit(batch))
         daemon.hand.see(t)
         write(daemon.hand, "shared_words", t + away)
         drained(stream)
@@ -50,7 +56,7 @@ def test_a_verdict_that_is_none(short_dir: Path, value: int) -> None:
         daemon.beat()
         batch = session.batch()
         device.fill(batch, [Ask(0, 1)])
-        t = session.submit(batch).round
+        t = round_of(session.submit(batch))
         decide_as(daemon.hand, t, value)
         drained(stream)
         assert session.verdict(t) is Verdict.LOST
@@ -86,7 +92,7 @@ def test_what_only_a_submit_looks_at(short_dir: Path, garbage: Callable[[Hand, i
         daemon.beat()
         batch = session.batch()
         device.fill(batch, [Ask(0, 1)])
-        t = session.submit(batch).round
+        t = round_of(session.submit(batch))
         daemon.hand.finish(t, Verdict.OK, [1, 2, 3])
         drained(stream)
         garbage(daemon.hand, t)
@@ -101,7 +107,7 @@ def test_at_rest_and_then_a_submit(short_dir: Path) -> None:
         daemon.beat()
         batch = session.batch()
         device.fill(batch, [Ask(0, 1)])
-        t = session.submit(batch).round
+        t = round_of(session.submit(batch))
         daemon.hand.finish(t, Verdict.OK, [1, 2, 3])
         drained(stream)
         write(daemon.hand, "shared_words", t - FAR)
