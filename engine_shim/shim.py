@@ -132,10 +132,8 @@ class Shim:
         stream operation failed.
         """
         session = self._take()
-        if session is not None:
-            ticket = session.submit(batch)
-        else:
-            ticket = NO_SESSION if self._dead else self._spare.submit(batch)
+        target = self._spare if session is None else session
+        ticket = NO_SESSION if self._dead else target.submit(batch)
         if self._seat.unsettled:
             self._seat.settle()
         return ticket
