@@ -27,11 +27,12 @@ from refworker.endpoint import BindFault, bind, make_router, socket_file, write_
 from refworker.gate import Gate
 from refworker.loading import BUILT_IN, LoadFault, drafter_class
 from refworker.server import Server
-from refworker.sessions import Sessions
+from refworker.sessions import MAKES_ROOM_S, SILENCE_S, Sessions
 
 
 EX_SOFTWARE: Final = 70
 EX_CONFIG: Final = 78
+SILENT_LEAST_S: Final = 5.0  # two PINGs of a daemon at rest may be lost
 
 _log = structlog.get_logger()
 
@@ -70,7 +71,7 @@ def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
         worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"[:256]
         server = Server(
             router,
-            Sessions(chosen),
+            Sessions(chosen, makes_room_s=arguments.silent_s),
             worker=worker,
             drafter=arguments.drafter[:256],
             delay_s=arguments.delay_ms / 1000,
@@ -132,6 +133,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the least time that a round takes; sessions in turn, as on one GPU",
     )
     add(
+        "--silent-s",
+        metavar="SECONDS",
+        type=_seconds,
+        default=MAKES_ROOM_S,
+        help="where all places are taken, a session of which nothing was heard for longer makes room for a new one",
+    )
+    add(
         "--curve-secret-key-file",
         metavar="PATH",
         type=Path,
@@ -163,4 +171,16 @@ def _milliseconds(text: str) -> float:
         value = math.nan
     if not 0 <= value <= 60_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 0 to 60000")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not SILENT_LEAST_S <= value <= SILENCE_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from {SILENT_LEAST_S:g} to {SILENCE_S:g}"
+        )
     return value

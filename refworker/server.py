@@ -35,6 +35,7 @@ from hostflag.wire import (
 from refworker import auditing
 from refworker.endpoint import QUEUED_MESSAGES
 from refworker.gate import Gate
+from refworker.hearing import Hearing
 from refworker.session import DraftFault, Session
 from refworker.sessions import NotOpened, Sessions
 
@@ -85,6 +86,7 @@ class Server:
         self._gate = gate
         self._stopping = False
         self._chores_at = 0.0
+        self._hearing = Hearing(time.monotonic())
         self._handlers: dict[Kind, Callable[[Header, Message], None]] = {
             Kind.OPEN: self._on_open,
             Kind.ROUND: self._on_round,
@@ -124,17 +126,17 @@ class Server:
         return Message(identity, parts, size, fd)
 
     def _watch(self, message: Message | None) -> None:
-        """Let the gate know what came, and once nothing waits, see whether somebody sends without end."""
-        if self._gate is None:
-            return
-        if message is not None and message.fd >= 0:
+        """Let the gate know what came, and once nothing waits, see who is silent and whether somebody sends without end."""
+        if self._gate is not None and message is not None and message.fd >= 0:
             # A queue full of such, and one as large as its sessions' can be: that much may be on its way.
             most = QUEUED_MESSAGES * max(message.size, MAX_CONTROL_BYTES) + self._sessions.largest_round(
                 message.identity
             )
             self._gate.heard(message.fd, most)
         if message is None or not int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._gate.look()
+            self._hearing.caught_up(time.monotonic())
+            if self._gate is not None:
+                self._gate.look()
 
     def _serve(self, message: Message) -> None:
         try:
@@ -164,7 +166,7 @@ class Server:
 
     def _on_round(self, header: Header, message: Message) -> None:
         began = time.monotonic()
-        session = self._find(header, message, began)
+        session = self._find(header, message)
         if session is None:
             self._say_no(header, message, Status.UNKNOWN_SESSION, "the session is not open")
             return
@@ -209,8 +211,7 @@ class Server:
         try:
             opening = decode_control(header, message.parts[0])
             assert isinstance(opening, Open)
-            now = time.monotonic()
-            for older in self._sessions.open(header.session, message.identity, opening, now):
+            for older in self._sessions.open(header.session, message.identity, opening, self._hearing.clock):
                 gone = Refused(code="replaced", reason="another session of the same engine name and rank was opened")
                 self._send(older.identity, encode_control(older.number, gone))
         except (NotOpened, BadMessage) as error:
@@ -225,7 +226,7 @@ class Server:
     def _on_ping(self, header: Header, message: Message) -> None:
         if header.body_bytes:
             raise BadMessage(f"a PING is empty, {header.body_bytes} bytes of body came")
-        if self._find(header, message, time.monotonic()) is not None:
+        if self._find(header, message) is not None:
             self._send(message.identity, encode_header(Kind.PONG, header.session, header.round))
             return
         unknown = Refused(code="unknown-session", reason="the session is not open here: open it again")
@@ -237,10 +238,10 @@ class Server:
         if self._sessions.find(header.session, message.identity) is not None:
             self._sessions.close(header.session, closing.reason)
 
-    def _find(self, header: Header, message: Message, now: float) -> Session | None:
+    def _find(self, header: Header, message: Message) -> Session | None:
         session = self._sessions.find(header.session, message.identity)
         if session is not None:
-            session.seen = now
+            session.seen = self._hearing.clock
         return session
 
     def _send(self, identity: bytes, part: bytes) -> None:
@@ -257,6 +258,6 @@ class Server:
 
     def _chores(self, now: float) -> None:
         self._chores_at = now + CHORES_S
-        self._sessions.reap(now)
+        self._sessions.reap(self._hearing.clock)
         if self._audit is not None:
             self._audit.flush()
