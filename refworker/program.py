@@ -25,6 +25,7 @@ from hostflag.version import VERSION
 from refworker.drafter import Drafter
 from refworker.endpoint import BindFault, bind, make_router, socket_file, write_endpoint
 from refworker.gate import Gate
+from refworker.ipcfile import place
 from refworker.loading import BUILT_IN, LoadFault, drafter_class
 from refworker.server import Server
 from refworker.sessions import MAKES_ROOM_S, SILENCE_S, Sessions
@@ -67,6 +68,7 @@ def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
         context = stack.enter_context(zmq.Context(io_threads=1))
         router = stack.enter_context(make_router(context, key))
         gate = stack.enter_context(Gate(context, router, allowed))
+        stack.enter_context(place(arguments.bind))
         endpoint = bind(router, arguments.bind)
         worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"[:256]
         server = Server(
