@@ -21,6 +21,7 @@ from hostflag.wire import (
     BadVersion,
     Header,
     Kind,
+    Reply,
     Round,
     Status,
     decode_control,
@@ -32,7 +33,7 @@ from hostflag.wire import (
     encode_status,
     wants_reply,
 )
-from refworker import auditing
+from refworker import auditing, stderr
 from refworker.endpoint import QUEUED_MESSAGES
 from refworker.gate import Gate
 from refworker.hearing import Hearing
@@ -179,8 +180,7 @@ class Server:
         try:
             self._draft(session, received, began)
         except DraftFault as error:
-            if self._audit is not None:
-                self._audit.write(auditing.line(received, None))
+            self._note(received, None)
             _log.error(
                 "drafter failed", session=f"{header.session:016x}", reason=str(error), exc_info=error, rate_limited=True
             )
@@ -195,8 +195,19 @@ class Server:
                 time.sleep(max(0.0, began + self._delay_s - time.monotonic()))
             self._send(session.identity, encode_reply(reply, session.geometry))
         # After the reply: the audit costs this worker's next round, not the engine's wait.
-        if self._audit is not None:
+        self._note(received, reply)
+
+    def _note(self, received: Round, reply: Reply | None) -> None:
+        if self._audit is None:
+            return
+        try:
             self._audit.write(auditing.line(received, reply))
+        except OSError as fault:
+            self._not_audited(fault)
+
+    def _not_audited(self, fault: OSError) -> None:
+        self.counts["audit failures"] += 1
+        _log.error("audit not written", reason=fault.strerror, rate_limited=True)
 
     def _say_no(self, header: Header, message: Message, status: Status, reason: str) -> None:
         self.counts[f"rounds {status.name}"] += 1
@@ -260,4 +271,9 @@ class Server:
         self._chores_at = now + CHORES_S
         self._sessions.reap(self._hearing.clock)
         if self._audit is not None:
-            self._audit.flush()
+            try:
+                self._audit.flush()
+            except OSError as fault:
+                self._not_audited(fault)
+        if lost := stderr.take_lost():
+            _log.error("log lines lost", lines=lost[0], reason=lost[1])

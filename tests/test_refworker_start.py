@@ -7,12 +7,16 @@ import fcntl
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 from pathlib import Path
 
+import pytest
+
 from test_refworker_process import events, run
-from worker_peer import Ask, connected, running_worker
+from worker_peer import PATIENCE_MS, ROOT, Ask, connected, environment, running_worker
 
 from hostflag.wire import Status
 
@@ -85,3 +89,16 @@ def test_an_abstract_name_needs_no_place(short_dir: Path) -> None:
     with running_worker(short_dir, endpoint=endpoint) as worker, connected(worker.endpoint, 1) as (peer,):
         peer.opened()
         assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("files", [*range(8, 26, 2)])
+def test_too_few_descriptors_are_a_reason(files: int) -> None:
+    """Neither a traceback nor libzmq's abort, whichever descriptor is the one too many."""
+    flags = [sys.executable, "-m", "refworker", "--bind", "tcp://127.0.0.1:0"]
+    ended = subprocess.run(
+        ["prlimit", f"--nofile={files}", *flags],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_MS / 1000,
+    )  # fmt: skip
+    assert ended.returncode == 78, ended.stderr
+    (said,) = events(ended.stderr)
+    assert "Too many open files: raise the limit on open files (ulimit -n)" in str(said["reason"])
