@@ -74,7 +74,7 @@ def starve(endpoint: str) -> None:
     links = Links(endpoint)
     makers: tuple[Callable[[], object], ...] = (
         lambda: links.make(MAX_BYTES).close(),
-        lambda: links.probe(endpoint).close(),
+        lambda: links.probe(endpoint, lambda _endpoint, _reason: None).close(),
     )
     time.sleep(0.1)  # what the check of the endpoint took
     before = held()

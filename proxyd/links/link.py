@@ -25,6 +25,8 @@ from proxyd.sessions.roundloop import text
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hostflag.messages import Geometry
     from proxyd.links.curve import Curve
     from proxyd.sessions.roundloop import RoundLoop
@@ -70,9 +72,9 @@ class Links:
                 f"cannot connect to a worker at {endpoint}: {fault}; give another endpoint (--worker)"
             ) from fault
 
-    def probe(self, endpoint: str) -> Probe:
-        """Ask whether a worker answers at ``endpoint``. Raises zmq.ZMQError out of sockets."""
-        return Probe(self._context, endpoint, self._curve)
+    def probe(self, endpoint: str, on_barred: Callable[[str, str], None]) -> Probe:
+        """Ask whether a worker answers at ``endpoint``: see ``Probe``. Raises zmq.ZMQError out of sockets."""
+        return Probe(self._context, endpoint, self._curve, on_barred)
 
     def make(self, max_bytes: int) -> Link:
         """Return a link that connects, and takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets."""
