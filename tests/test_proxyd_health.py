@@ -43,6 +43,7 @@ def facts(**changes: Any) -> Facts:
     [
         ({"answers": None}, "not known yet whether a worker answers at ipc:///w"),
         ({"answers": False}, "no worker answers at ipc:///w: start one there, or name another"),
+        ({"answers": False, "faults": {"ipc:///w": "keys"}}, "no link to ipc:///w: keys"),
         ({"draining": "an update"}, "draining: an update"),
         ({"sessions": [NO_WORKER]}, "e: no worker"),
         ({"sessions": [SessionFacts(name="g", trouble=None, stalled="stands still"), SERVED]}, "g: stands still"),
@@ -50,6 +51,14 @@ def facts(**changes: Any) -> Facts:
 )
 def test_what_is_not_healthy(changes: dict[str, Any], reason: str) -> None:
     assert assess(facts(**changes)).reasons == (reason,)
+
+
+def test_endpoints_that_do_not_answer_and_those_that_cannot_be_asked() -> None:
+    health = assess(facts(endpoints=["ipc:///a", "ipc:///b"], answers=False, faults={"ipc:///b": "keys"}))
+    assert health.reasons == (
+        "no link to ipc:///b: keys",
+        "no worker answers at ipc:///a: start one there, or name another",
+    )
 
 
 def test_what_is_healthy_and_worth_a_note() -> None:

@@ -196,6 +196,7 @@ def test_it_starts_without_standard_descriptors(short_dir: Path, root: Path) -> 
 def test_out_of_descriptors_it_refuses_and_recovers(short_dir: Path) -> None:
     with Daemon(short_dir) as daemon, Engine(daemon.path) as running:
         running.ready("running")
+        before = daemon.resources()
         limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
         held = max(int(fd.name) for fd in Path(f"/proc/{daemon.pid}/fd").iterdir()) + 1
         for room in range(12):
@@ -211,3 +212,4 @@ def test_out_of_descriptors_it_refuses_and_recovers(short_dir: Path) -> None:
         with Engine(daemon.path) as engine:
             engine.ready("again")
             assert engine.round(1) is Verdict.DISCONNECTED
+        daemon.back_to(before)

@@ -19,11 +19,14 @@ import zmq
 
 from proxyd._daemon import ffi, lib
 from proxyd.errors import StartError
+from proxyd.links.monitor import Monitor
 from proxyd.links.probe import Probe
 from proxyd.sessions.roundloop import text
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hostflag.messages import Geometry
     from proxyd.links.curve import Curve
     from proxyd.sessions.roundloop import RoundLoop
@@ -69,9 +72,9 @@ class Links:
                 f"cannot connect to a worker at {endpoint}: {fault}; give another endpoint (--worker)"
             ) from fault
 
-    def probe(self, endpoint: str) -> Probe:
-        """Ask whether a worker answers at ``endpoint``. Raises zmq.ZMQError out of sockets."""
-        return Probe(self._context, endpoint, self._curve)
+    def probe(self, endpoint: str, on_barred: Callable[[str, str], None]) -> Probe:
+        """Ask whether a worker answers at ``endpoint``: see ``Probe``. Raises zmq.ZMQError out of sockets."""
+        return Probe(self._context, endpoint, self._curve, on_barred)
 
     def make(self, max_bytes: int) -> Link:
         """Return a link that connects, and takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets."""
@@ -96,14 +99,14 @@ class Link:
         self.endpoint = endpoint
         self._loaded = loaded
         self._max_bytes = max_bytes
-        self._monitor: zmq.Socket[Any] | None = None
+        self._monitor: Monitor | None = None
         self._dealer = context.socket(zmq.DEALER)
         try:
             _configure(self._dealer, max_bytes)
             if curve is not None:
                 curve.use(self._dealer)
             # Before connect, or the loop would miss the first connection.
-            self._monitor = self._dealer.get_monitor_socket(lib.HFD_ZMQ_EVENTS)
+            self._monitor = Monitor(context, self._dealer)
             self._dealer.connect(endpoint)
         except BaseException:
             self.close()
@@ -121,7 +124,7 @@ class Link:
             raise OSError(errno.EBADF, "the link is closed")
         transport = ffi.new("struct hfd_transport **")
         dealer = ffi.cast("void *", self._dealer.underlying)
-        monitor = ffi.cast("void *", self._monitor.underlying)
+        monitor = ffi.cast("void *", self._monitor.reader.underlying)
         result = lib.hfd_zmq_open(self._loaded, dealer, monitor, self._max_bytes, transport)
         if result < 0:
             raise OSError(-result, os.strerror(-result))
@@ -134,9 +137,7 @@ class Link:
     def close(self) -> None:
         """Close both sockets: only before ``give``, after its failure, or once the loop has returned the link."""
         if self._monitor is not None:
-            # In this order: the dealer says goodbye to its monitor, and would wait for a reader that is gone.
-            self._dealer.disable_monitor()
-            self._monitor.close(linger=0)
+            self._monitor.close()
             self._monitor = None
         self._dealer.close(linger=CLOSE_LINGER_MS)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import time
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ FIRST_DELAY_S: Final = 0.02
 # libzmq connects again by itself after a connection is lost, but never after one that broke its protocol.
 RELINK_S: Final = 0.3
 MAX_DELAY_S: Final = 0.4  # so that a worker that is back drafts again within a second
+BARRED_S: Final = 2.0  # a door that is still shut is met again before
 _OPENED: Final = msgspec.json.Decoder(Opened)
 _REFUSED: Final = msgspec.json.Decoder(Refused)
 
@@ -61,6 +63,8 @@ class LinkKeeper:
         self._given: dict[int, Link] = {}
         self._warming: Warming | None = None
         self._answered = ""  # the endpoint whose worker answered OPEN last, for good or ill
+        self._refusal = ""  # what that worker said, where it was for ill
+        self._barred = ("", 0.0)  # why the last handshake with the endpoint in use failed, and until when that counts
         self._said: tuple[str, dict[str, str]] = ("", {})  # the last state that was written to the log
         self._resets = 0  # links in a row that were given back without having been sound
         self._retry: Timer | None = None  # gives a link, in place of the one before where that is still there
@@ -77,18 +81,27 @@ class LinkKeeper:
     def settled(self) -> bool:
         """Whether the worker at the endpoint in use has answered OPEN."""
         answered = self._answered == self._workers.endpoint and self._warming is None
-        return answered and self._loop.link_state() in {LinkState.UP, LinkState.REFUSED}
+        return answered and self._has_answer()
 
     @property
     def endpoint(self) -> str:
-        """Where the worker is that answered last; where one is to answer, if none has."""
-        return self._answered or self._workers.endpoint
+        """Where the worker is that has answered; where one is to answer, while none has."""
+        return (self._answered if self._has_answer() else "") or self._workers.endpoint
+
+    @property
+    def why(self) -> str:
+        """Why the worker at ``endpoint`` gives no drafts; empty where that is not known, or it does."""
+        if self._has_answer():
+            return self._refusal
+        reason, until = self._barred
+        return reason if time.monotonic() < until else ""
 
     def move(self) -> None:
         """Have a link to the endpoint in use from now on: connected first, so that no more than a round in flight falls back."""
         if self._ending:
             return
         self._resets = 0
+        self._barred = ("", 0.0)
         self._cancel_retry()
         self._stop_warming()
         self._expect_worker()
@@ -104,9 +117,7 @@ class LinkKeeper:
                 self._down(event.reason)
                 self._give_later(self._relink, RELINK_S)
             case EventKind.LINK_BARRED:
-                self._log.warning(
-                    "worker link barred", reason=event.reason, endpoint=self._workers.endpoint, **self._limited
-                )
+                self._is_barred(event.tag, event.reason)
                 self._down(event.reason)
                 self._give_later(self._relink, RELINK_S)
             case EventKind.LINK_REFUSED:
@@ -173,8 +184,17 @@ class LinkKeeper:
         self._cancel_retry()
         self._retry = self._events.after(max(delay, least_s), give)
 
+    def _has_answer(self) -> bool:
+        return self._loop.link_state() in {LinkState.UP, LinkState.REFUSED}
+
+    def _is_barred(self, tag: int, reason: str) -> None:
+        endpoint = self._given[tag].endpoint
+        self._workers.barred.say(endpoint, reason)
+        if endpoint == self._workers.endpoint:  # and no link that another takes the place of
+            self._barred = (reason, time.monotonic() + BARRED_S)
+
     def _answers(self, tag: int) -> None:
-        self._answered = self._given[tag].endpoint
+        self._answered, self._refusal, self._barred = self._given[tag].endpoint, "", ("", 0.0)
         self._cancel_notice()
         self._cancel_retry()
 
@@ -207,7 +227,9 @@ class LinkKeeper:
             refused = _REFUSED.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:
             refused = Refused(code="?", reason=f"its REFUSED is not sound: {fault}")
-        self._say("worker refused the session", code=printable(refused.code), reason=printable(refused.reason))
+        code, reason = printable(refused.code), printable(refused.reason)
+        self._refusal = f"{code}: {reason}"
+        self._say("worker refused the session", code=code, reason=reason)
 
     def _expect_worker(self) -> None:
         if self._notice is None and not self._ending:

@@ -30,19 +30,23 @@ class Reach:
     """
     Looks now and then at all endpoints of ``workers`` while ``idle()``: one PING each. Until ``close``.
 
-    ``answers``: whether one of them answered at the last look, None before the first one. While there are sessions their links tell
-    more, and nothing is looked at; what a session ``learned`` holds until the next look.
+    ``answers``: whether one of them answered at the last look, None before the first one and after a switch to others. ``faults``: of
+    those that could not be asked then, why. While there are sessions their links tell more, and nothing is looked at; what a session
+    ``learned`` holds until the next look.
     """
 
     def __init__(self, events: Events, workers: Workers, idle: Callable[[], bool]) -> None:
         self.answers: bool | None = None
+        self.faults: dict[str, str] = {}
         self._events = events
         self._workers = workers
         self._idle = idle
         self._log: Any = structlog.get_logger()
         self._probes: list[Probe] = []
         self._answer_by = 0.0
+        self._unasked: dict[str, str] = {}  # in the look under way
         self._timer: Timer = events.after(FIRST_S, self._look)
+        workers.on_switch = self._forget
 
     def close(self) -> None:
         """Look no more."""
@@ -53,15 +57,23 @@ class Reach:
         """Take what a session knows of its worker."""
         self.answers = answers
 
+    def _forget(self) -> None:
+        self.answers, self.faults = None, {}
+        self._timer.cancel()
+        self._end_look()
+        self._look()
+
     def _look(self) -> None:
         if not self._idle():
             self._timer = self._events.after(AGAIN_S, self._look)
             return
+        self._unasked = {}
         for endpoint in self._workers.endpoints:
             try:
                 self._probes.append(self._workers.probe(endpoint))
             except zmq.ZMQError as fault:
                 self._log.error("an endpoint cannot be probed", endpoint=endpoint, reason=str(fault), rate_limited=True)
+                self._unasked[endpoint] = f"it cannot be asked: {fault}"
         self._answer_by = time.monotonic() + ANSWER_S
         self._tick()
 
@@ -70,8 +82,10 @@ class Reach:
         if not answers and self._idle() and time.monotonic() < self._answer_by:
             self._timer = self._events.after(TICK_S, self._tick)
             return
+        faults = self._unasked | {probe.endpoint: probe.barred for probe in self._probes if probe.barred}
         self._end_look()
         if self._idle():
+            self.faults = {} if answers else faults
             self._say(answers)
         self._timer = self._events.after(STILL_S if self.answers else AGAIN_S, self._look)
 
@@ -80,7 +94,9 @@ class Reach:
         if answers and not before:
             self._log.info("a worker answers", endpoints=self._workers.endpoints)
         elif not answers and before is not False:
-            self._log.warning("no worker answers, waiting for one", endpoints=self._workers.endpoints)
+            self._log.warning(
+                "no worker answers, waiting for one", endpoints=self._workers.endpoints, faults=self.faults or None
+            )
 
     def _end_look(self) -> None:
         while self._probes:

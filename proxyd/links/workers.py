@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 import zmq
 
+from proxyd.links.barred import Barred
 from proxyd.links.preference import Preference
 
 
@@ -43,6 +44,8 @@ class Workers:
     """
     ``endpoints``: the most preferred one first; all have passed ``links.check``. ``moves`` counts changes of the one in use.
 
+    ``barred``: whose handshakes fail. ``on_switch`` is called when there are other endpoints.
+
     With one endpoint nothing is ever looked at, and with several only while a session has no worker or a more preferred
     endpoint than the one in use could come back.
     """
@@ -50,6 +53,8 @@ class Workers:
     def __init__(self, events: Events, links: Links, endpoints: Sequence[str]) -> None:
         self.endpoints = tuple(endpoints)
         self.moves = 0
+        self.barred = Barred()
+        self.on_switch: Callable[[], None] = lambda: None
         self._events = events
         self._links = links
         self._log: Any = structlog.get_logger()
@@ -60,6 +65,7 @@ class Workers:
         self._next: Timer | None = None  # the next look, or the next tick of the one under way
         self._why = ""  # of the last switch
         self._switched: Callable[[], None] | None = None  # an operator waits for the look under way
+        self._heard = False  # whether what the last switch led to answered in its look
 
     @property
     def endpoint(self) -> str:
@@ -71,13 +77,18 @@ class Workers:
         """Whether every session has its worker."""
         return all(follower.settled for follower in self._followers)
 
+    @property
+    def answered(self) -> bool:
+        """Whether the worker of the last switch has answered: every session, or the look at the switch where there was none to ask."""
+        return self.settled and (self._heard or bool(self._followers))
+
     def make(self, max_bytes: int) -> Link:
         """See ``Links.make``."""
         return self._links.make(max_bytes)
 
     def probe(self, endpoint: str) -> Probe:
         """See ``Links.probe``."""
-        return self._links.probe(endpoint)
+        return self._links.probe(endpoint, self.barred.probed)
 
     def follow(self, follower: Follower) -> None:
         """Tell ``follower`` of every move, until ``leave``."""
@@ -108,6 +119,7 @@ class Workers:
         superseded, self._switched = self._switched, on_decided
         if superseded is not None:
             superseded()
+        self.on_switch()
         self._look()
 
     def close(self) -> None:
@@ -125,7 +137,7 @@ class Workers:
         everywhere = self._switched is not None or not self.settled
         for endpoint in self.endpoints if everywhere else self._preferred():
             try:
-                self._probes.append(self._links.probe(endpoint))
+                self._probes.append(self.probe(endpoint))
             except zmq.ZMQError as fault:
                 self._log.error("an endpoint cannot be probed", endpoint=endpoint, reason=str(fault), rate_limited=True)
         self._answer_by = time.monotonic() + ANSWER_S
@@ -141,6 +153,7 @@ class Workers:
         if self._switched is not None:
             told, self._switched = self._switched, None
             self._move(self._preference.first(answered), self._why)
+            self._heard = self.endpoint in answered
             told()
         elif choice := self._preference.choice(self.endpoint, answered, settled=self.settled, now=time.monotonic()):
             self._move(*choice)

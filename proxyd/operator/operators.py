@@ -115,7 +115,7 @@ class Operator:
         workers = self._controls.workers
 
         def outcome() -> str:
-            return f"the worker is {workers.endpoint}{'' if workers.settled else ', which has not answered yet'}"
+            return f"the worker is {workers.endpoint}{'' if workers.answered else ', which has not answered yet'}"
 
         try:
             endpoints = checked_endpoints(texts)

@@ -255,8 +255,10 @@ class Server:
         running = list(self._roster)
         # A self-test's echoes say nothing of workers.
         served = {(each.hello.engine.name, each.hello.engine.rank): each for each in running if not each.echoes}
+        tally = self._roster.tally()
+        tally.counters.links_barred += self._workers.barred.counted
         return metrics.Snapshot(
-            tally=self._roster.tally(),
+            tally=tally,
             workers={engine: each.worker_up for engine, each in served.items()},
             breakers={engine: each.loop.breaker_state() for engine, each in served.items()},
             worker_moves=self._workers.moves,

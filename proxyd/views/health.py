@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
@@ -34,13 +34,14 @@ class Facts:
     """
     ``draining``: why, None where it serves. ``answers``: whether a worker answers while no session asks one, None: not known yet.
 
-    ``notes``: what others have to tell, and no fault.
+    ``faults``: of endpoints that could not be asked, why. ``notes``: what others have to tell, and no fault.
     """
 
     draining: str | None
     endpoints: Sequence[str]
     answers: bool | None
     sessions: Sequence[SessionFacts]
+    faults: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
@@ -98,10 +99,13 @@ def page(health: Health, sessions: int) -> Content:
 
 
 def _without_sessions(facts: Facts) -> list[str]:
-    where = ", ".join(facts.endpoints)
     if facts.answers is None:
-        return [f"not known yet whether a worker answers at {where}"]
-    return [] if facts.answers else [f"no worker answers at {where}: start one there, or name another"]
+        return [f"not known yet whether a worker answers at {', '.join(facts.endpoints)}"]
+    if facts.answers:
+        return []
+    reasons = [f"no link to {each}: {facts.faults[each]}" for each in facts.endpoints if each in facts.faults]
+    silent = ", ".join(each for each in facts.endpoints if each not in facts.faults)
+    return [*reasons, f"no worker answers at {silent}: start one there, or name another"] if silent else reasons
 
 
 def _few(texts: Sequence[str]) -> tuple[str, ...]:

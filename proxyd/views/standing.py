@@ -42,6 +42,7 @@ class Standing:
                 draining=draining,
                 endpoints=self._workers.endpoints,
                 answers=self._reach.answers,
+                faults=self._reach.faults,
                 sessions=[session.facts() for session in self._roster if not session.echoes],
                 notes=(*self.notes, *stderr.notes()),
             )
