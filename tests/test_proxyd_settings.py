@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,14 @@ def test_metrics_addresses(text: str, address: MetricsAddress | None) -> None:
 @pytest.mark.parametrize("text", ["tcp://worker.example:5741", "tcp://[fe80::1]:5741", "ipc:///run/worker.sock"])
 def test_worker_endpoints(text: str) -> None:
     assert parse(["--worker", text]).workers == (text,)
+
+
+@pytest.mark.parametrize("flags", [["--worker=ipc://w"], ["--worker=ipc://w", "--worker=tcp://h:1"]])
+def test_a_relative_endpoint_becomes_absolute(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it is right in a file, too, as --print-config has it."""
+    assert parse(flags).workers[0] == f"ipc://{Path.cwd()}/w"
+    monkeypatch.setenv("DSV41_PROXYD_WORKER_ENDPOINTS", "ipc://w,ipc://@abstract")
+    assert Sources(parse_line([]), os.environ).settings.workers == (f"ipc://{Path.cwd()}/w", "ipc://@abstract")
 
 
 def test_several_workers_in_order_of_preference() -> None:
