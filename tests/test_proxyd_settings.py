@@ -11,7 +11,7 @@ import pytest
 
 from proxyd.config.commandline import parse as parse_line
 from proxyd.config.kinds import MAX_SOCKET_PATH_BYTES, MetricsAddress
-from proxyd.config.settings import Settings
+from proxyd.config.settings import TABLE, Settings
 from proxyd.config.sources import Sources
 
 
@@ -119,3 +119,11 @@ def test_unknown_and_shortened_flags_are_refused(flag: str) -> None:
     with pytest.raises(SystemExit) as left:
         parse([flag])
     assert left.value.code == 2
+
+
+def test_the_help_says_every_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("(default: none)") == sum(setting.default == () for setting in TABLE) > 0
+    assert "(default: )" not in said
