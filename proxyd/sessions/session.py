@@ -18,7 +18,7 @@ from proxyd.links.linkkeeper import LinkKeeper
 from proxyd.service.events import READ
 from proxyd.sessions.breakerlog import BreakerLog
 from proxyd.sessions.flightrecord import flight_record
-from proxyd.sessions.peer import printable
+from proxyd.sessions.peer import Peer, printable
 from proxyd.sessions.roundloop import BreakerState, EventKind, LinkState
 from proxyd.sessions.tally import Tally
 from proxyd.views.health import SessionFacts
@@ -60,6 +60,7 @@ class Session:
         loop: RoundLoop,
         hello: Hello,
         *,
+        peer: Peer,
         pulse: Pulse,
         number: int,
         region_bytes: int,
@@ -68,6 +69,7 @@ class Session:
         on_over: Callable[[Session, Tally], None],
     ) -> None:
         self.hello = hello
+        self.peer = peer
         self.number = number
         self.region_bytes = region_bytes
         self.region_id = region_id
@@ -176,6 +178,12 @@ class Session:
         if not self.ending:
             self.loop.resume()
             self._tell(Resumed())
+
+    def replace(self, peer: Peer) -> None:
+        """End it for a newer session of the same engine, which ``peer`` opens."""
+        if peer.pid != self.peer.pid:  # an engine that came again, or two that were given one name by mistake
+            self._log.warning("session of another process replaced", by_pid=peer.pid)
+        self.end("the engine has a newer session")
 
     def end(self, reason: str) -> None:
         """Begin the end; what is in flight is released by the loop. Only the first reason counts."""
