@@ -7,6 +7,8 @@ import os
 
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from hostflag import geometry as geometries
 from hostflag import region as regions
 from hostflag.channel import Channel
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 MAX_SESSIONS: Final = 16
 MAX_ENDING: Final = 16  # sessions whose loops are on their way out
+MOST_REPLACED: Final = (
+    4  # lines, of one user's engines in ten seconds: two of one name replace each other again and again
+)
 MAX_REGION_BYTES: Final = 4 << 30  # of all sessions together
 
 
@@ -83,7 +88,8 @@ class Roster:
         for session in older:
             _must_be_own(session, peer)
         for session in older:
-            session.replace(peer)
+            _say_replaced(session, peer)
+            session.end("the engine has a newer session")
         running = list(self)
         if len(running) >= MAX_SESSIONS or len(self) - len(running) >= MAX_ENDING:
             raise RefusedError("busy", f"this daemon has {MAX_SESSIONS} sessions already: stop an engine, or try again")
@@ -180,6 +186,24 @@ class Roster:
 
 def _names(hello: Hello) -> tuple[str, int]:
     return hello.engine.name, hello.engine.rank
+
+
+def _say_replaced(session: Session, peer: Peer) -> None:
+    if peer.pid == session.peer.pid:
+        return
+    # An engine that was started again, or two that were given one name by mistake.
+    structlog.get_logger().warning(
+        "session of another process replaced",
+        session=f"{session.number:016x}",
+        engine=session.hello.engine.name,
+        rank=session.hello.engine.rank,
+        pid=session.peer.pid,
+        by_pid=peer.pid,
+        uid=peer.uid,
+        rate_limited=True,
+        rate_key=f"uid {peer.uid}",
+        rate_burst=MOST_REPLACED,
+    )
 
 
 def _must_be_own(session: Session, peer: Peer) -> None:

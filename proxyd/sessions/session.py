@@ -178,12 +178,6 @@ class Session:
             self.loop.resume()
             self._tell(Resumed())
 
-    def replace(self, peer: Peer) -> None:
-        """End it for a newer session of the same engine, which ``peer`` opens."""
-        if peer.pid != self.peer.pid:  # an engine that came again, or two that were given one name by mistake
-            self._log.warning("session of another process replaced", by_pid=peer.pid)
-        self.end("the engine has a newer session")
-
     def end(self, reason: str) -> None:
         """Begin the end; what is in flight is released by the loop. Only the first reason counts."""
         if self.ending:
