@@ -94,9 +94,8 @@ class Reach:
         if answers and not before:
             self._log.info("a worker answers", endpoints=self._workers.endpoints)
         elif not answers and before is not False:
-            self._log.warning(
-                "no worker answers, waiting for one", endpoints=self._workers.endpoints, faults=self.faults or None
-            )
+            why = {"faults": self.faults} if self.faults else {}
+            self._log.warning("no worker answers, waiting for one", endpoints=self._workers.endpoints, **why)
 
     def _end_look(self) -> None:
         while self._probes:
