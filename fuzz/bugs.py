@@ -74,7 +74,7 @@ BUGS: Final = (
     Bug(WORKER, "tokens not below vocab", "hostflag/wire.py", " or max(tokens) >= geometry.vocab", ""),
     Bug(WORKER, "rows that do not add up", "hostflag/wire.py", "if first_row != n_rows:", "if first_row > n_rows:"),
     Bug(WORKER, "replies that fit no part", "hostflag/control.py", "if reply > lib.HW_MAX_PART_BYTES:", "if reply > 1 << 40:"),
-    Bug(WORKER, "too many sessions", "refworker/sessions.py", "if len(self._sessions) >= self._limit:", "if len(self._sessions) > self._limit:"),
+    Bug(WORKER, "too many sessions", "refworker/sessions.py", "if len(self._sessions) >= self._limit and", "if len(self._sessions) > self._limit and"),
     Bug(WORKER, "another connection's session", "refworker/sessions.py", " and session.identity == identity else None", " else None"),
     Bug(DOOR, "nested packets", "hostflag/channel.py", "UnicodeDecodeError, RecursionError)", "UnicodeDecodeError)"),
     Bug(DOOR, "descriptors of a bad message", "hostflag/channel.py", "            if received is None:\n", "            if False:\n"),

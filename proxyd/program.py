@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 EXIT_FAILED: Final = 1  # also where a start may go well later: the service manager tries again
+EXIT_USAGE: Final = 2  # what argparse ends with
 EXIT_CONFIG: Final = 78  # EX_CONFIG: a restart will not help
 # Before a start that failed for what may pass ends: a manager that starts it again at once would soon give up (StartLimitBurst=).
 PAUSE_S: Final = 7.0

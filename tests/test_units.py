@@ -16,7 +16,7 @@ import pytest
 from hostflag.defaults import ENGINE_SOCKET
 from proxyd.config.settings import TABLE
 from proxyd.operator.ctl import SOCKET_VARIABLE
-from proxyd.program import EXIT_CONFIG, PAUSE_S
+from proxyd.program import EXIT_CONFIG, EXIT_USAGE, PAUSE_S
 from proxyd.service import activation
 from proxyd.service.server import SHUTDOWN_LIMIT_S
 
@@ -111,7 +111,7 @@ def test_users_and_directories_can_be_made(tmp_path: Path) -> None:
 def test_the_units_say_what_the_code_says() -> None:
     assert values(SOCKET, "ListenSequentialPacket") == [ENGINE_SOCKET]
     assert values(SOCKET, "FileDescriptorName") == [activation.ENGINE]
-    assert values(SERVICE, "RestartPreventExitStatus") == [str(EXIT_CONFIG)]
+    assert values(SERVICE, "RestartPreventExitStatus") == [f"{EXIT_USAGE} {EXIT_CONFIG}"]
     assert float(values(SERVICE, "TimeoutStopSec")[0]) > SHUTDOWN_LIMIT_S
     assert values(SERVICE, "Requires") == [SOCKET.name]
     assert values(SERVICE, "User") == values(SOCKET, "SocketUser") == ["dsv41-proxyd"]

@@ -155,7 +155,8 @@ class Session:
         """Return what its health follows from."""
         trouble = None
         if not self.worker_up:
-            trouble = f"no worker (link {self.loop.link_state().name.lower()} {self._keeper.where})"
+            why = f": {self._keeper.why}" if self._keeper.why else ""
+            trouble = f"no worker (link {self.loop.link_state().name.lower()} at {self._keeper.endpoint}{why})"
         elif self.loop.breaker_state() is BreakerState.OPEN:
             trouble = f"the circuit breaker is open: the worker at {self._keeper.endpoint} fails"
         name = f"{printable(self.hello.engine.name)} rank {self.hello.engine.rank}"
