@@ -73,6 +73,7 @@ class Workers:
     endpoint = "tcp://127.0.0.1:1"
     endpoints = (endpoint,)
     settled = True
+    answered = True
 
     def switch(self, endpoints: tuple[str, ...], done: Any, _why: str) -> None:
         must(1 <= len(endpoints) == len(set(endpoints)), "endpoints that are none")
