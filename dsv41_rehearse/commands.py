@@ -120,7 +120,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     compared: Comparison | None = None
     if arguments.audit is not None and driven.books.sessions and list(arguments.audit.glob("worker-*.jsonl")):
         compared = demo.settled(arguments.audit, scenario.drafts, driven.books.sessions)
-    return _finish(arguments, console, make_report(how, driven, compared, [], expect_ok=False))
+    return _finish(arguments, console, make_report(how, driven, compared, [], expect_ok=False, expect_drafts=True))
 
 
 def _finish(arguments: argparse.Namespace, console: Console, made: RunReport) -> int:

@@ -79,6 +79,8 @@ def scenario(arguments: argparse.Namespace) -> Scenario:
     given = {name: getattr(arguments, name) for name in _SCENARIO if getattr(arguments, name) is not None}
     if arguments.simulate_acceptance and getattr(arguments, "drafter", "mock") != "mock":
         raise ScenarioError("--simulate-acceptance is for drafts that guess nothing: give --drafter mock with it")
+    if arguments.mode == "none" and arguments.rounds is not None:
+        raise ScenarioError("--rounds counts drafting rounds, and --mode none makes none: give --requests instead")
     return Scenario(text=text, **given)
 
 

@@ -13,12 +13,19 @@ from dsv41_rehearse.report import RunReport, origin
 
 
 def report(
-    how: Drive, driven: Driven, compared: Comparison | None, left_over: Sequence[str], expect_ok: bool
+    how: Drive,
+    driven: Driven,
+    compared: Comparison | None,
+    left_over: Sequence[str],
+    expect_ok: bool,
+    *,
+    expect_drafts: bool = False,
 ) -> RunReport:
     """
     Return the report. ``compared``: the audit's, None without one; then the mock's own check counts.
 
     ``expect_ok``: a session lost unplanned, or no round at all, is a fault (the rehearsal started the daemon itself).
+    ``expect_drafts``: no round at all that ended OK is one also where losses are none (the daemon is somebody's).
     """
     engine, scenario = driven.engine, how.scenario
     tally, counts = engine.tally, engine.scheduler.counts
@@ -74,11 +81,23 @@ def report(
         faults=[
             *faults(driven, checked, gone),
             *aftermath.faults(driven, how.drill, expect_ok=expect_ok),
-            *(["no round ended OK"] if expect_ok and how.mode != "none" and not tally.rounds["OK"] else []),
+            *(_undrafted(driven) if (expect_ok or expect_drafts) and how.mode != "none" else []),
         ],
         engine=driven.status,
         scenario=scenario.options(),
     )
+
+
+def _undrafted(driven: Driven) -> list[str]:
+    """Return, where not one round ended OK, that and what became of them: an engine without drafts is right, and of no use."""
+    tally = driven.engine.tally
+    if tally.rounds["OK"]:
+        return []
+    rounds = ", ".join(f"{count} {verdict}" for verdict, count in sorted(tally.rounds.items()) if count)
+    skipped = ", ".join(f"{count} {why}" for why, count in sorted(tally.skipped.items()) if count)
+    lost = f"; the session was lost: {driven.lost}" if driven.lost else ""
+    said = f"rounds: {rounds or 'none'}; steps without one: {skipped or 'none'}{lost}"
+    return [f"no draft came through, no round ended OK ({said}): see the daemon's log, and its worker"]
 
 
 def faults(driven: Driven, checked: Comparison, left_over: Sequence[str]) -> list[str]:

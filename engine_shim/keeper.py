@@ -61,7 +61,7 @@ class Keeper:
         self.reason: str | None = "there was no session yet"
         self.fault: ShimError | None = None
         self.tries = 0
-        self.changed = threading.Condition()
+        self._changed = threading.Condition()
         self._said = ""
         self._stop = False
         self._owing = False  # an unplanned loss that the budget has not paid for
@@ -134,10 +134,15 @@ class Keeper:
 
     # ---- how things stand ----
 
+    def wait_until(self, there: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for something that changes with ``reason``. False where it does not come in time. Any thread but the engine's."""
+        with self._changed:
+            return self._changed.wait_for(there, timeout_s)
+
     def _turn(self, reason: str | None) -> None:
-        with self.changed:
+        with self._changed:
             self.reason = reason
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def _say(self, level: int, state: str, text: str, bug: BaseException | None = None) -> None:
         """One line for each change of state, however often it is found to be so. ``bug``: its traceback goes with it."""

@@ -28,6 +28,7 @@ EXIT_REFUSED: Final = 1
 EXIT_UNREACHABLE: Final = 3
 GEOMETRY: Final = Geometry(row_bytes=30_720, window=128, drafts=5, vocab=129_280)
 LIMIT_S: Final = 60.0
+MAX_ROUNDS: Final = 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +65,8 @@ def _qualify(options: argparse.Namespace) -> Report:
         options.socket,
         geometry=GEOMETRY,
         model="qualify",
-        engine=EngineIdentity(name="qualify", pid=os.getpid()),
+        # A name of its own: of two engines of one name the later ends the earlier one's session.
+        engine=EngineIdentity(name=f"qualify-{os.getpid()}", pid=os.getpid()),
         rounds=options.rounds,
         timed=options.rounds,
         limit_s=LIMIT_S,
@@ -96,9 +98,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _rounds(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= 1_000_000:
-        raise ValueError(text)
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if not 1 <= count <= MAX_ROUNDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds from 1 to {MAX_ROUNDS}")
     return count
 
 

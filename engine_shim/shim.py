@@ -105,8 +105,7 @@ class Shim:
             self.first_session(options.start_timeout_s)
             return
         keeper = self._keeper
-        with keeper.changed:
-            keeper.changed.wait_for(lambda: keeper.reason is None or keeper.tries > 0, options.start_timeout_s)
+        keeper.wait_until(lambda: keeper.reason is None or keeper.tries > 0, options.start_timeout_s)
 
     def _offer(self, session: Session | None) -> None:
         self._seat.offered = session
@@ -132,10 +131,8 @@ class Shim:
         stream operation failed.
         """
         session = self._take()
-        if session is not None:
-            ticket = session.submit(batch)
-        else:
-            ticket = NO_SESSION if self._dead else self._spare.submit(batch)
+        target = self._spare if session is None else session
+        ticket = NO_SESSION if self._dead else target.submit(batch)
         if self._seat.unsettled:
             self._seat.settle()
         return ticket
@@ -199,8 +196,7 @@ class Shim:
 
         if self._dead:
             return False
-        with self._keeper.changed:
-            return self._keeper.changed.wait_for(there, timeout_s)
+        return self._keeper.wait_until(there, timeout_s)
 
     def first_session(self, timeout_s: float) -> None:
         """
@@ -210,10 +206,8 @@ class Shim:
         AsyncRefused at once, where a strict self-test failed.
         """
         keeper = self._keeper
-        with keeper.changed:
-            keeper.changed.wait_for(lambda: keeper.reason is None or isinstance(keeper.fault, AsyncRefused), timeout_s)
-            there = keeper.reason is None
-        if not there:
+        over = keeper.wait_until(lambda: keeper.reason is None or isinstance(keeper.fault, AsyncRefused), timeout_s)
+        if not over or isinstance(keeper.fault, AsyncRefused):
             raise keeper.fault or HandshakeFailed(f"no session within {timeout_s:g} s")
 
     @property

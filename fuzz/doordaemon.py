@@ -21,6 +21,7 @@ from proxyd.operator.operators import Operator
 from proxyd.service.events import Events
 from proxyd.sessions.admission import Admission
 from proxyd.sessions.handshake import Handshake, Terms
+from proxyd.sessions.peer import Peer
 from proxyd.sessions.roster import Roster
 from proxyd.views.http import Content
 
@@ -36,8 +37,8 @@ class Hall(Roster):
         super().__init__(events, workers, Settings(), lambda: None)
         self.begun = 0
 
-    def make_room(self, hello: Hello) -> int:
-        size = super().make_room(hello)
+    def make_room(self, hello: Hello, peer: Peer) -> int:
+        size = super().make_room(hello, peer)
         if size > MOST_REGION_BYTES:
             raise RefusedError("memory", "a fuzzer's daemon has little")
         return size

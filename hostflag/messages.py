@@ -49,7 +49,7 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class EngineIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who connects: a new session of the same name and rank ends the older ones."""
+    """Who connects: a new session of the same name and rank, and user, ends the older ones."""
 
     name: Text
     rank: U32 = 0

@@ -294,6 +294,6 @@ void hfd_link_check(struct hfd_loop *l)
 void hfd_link_end(struct hfd_loop *l, const struct hfd_encoded *close)
 {
     if (close && usable(l) && (l->link.state == HFD_LINK_UP || l->link.state == HFD_LINK_OPENING))
-        (void)send_bytes(l, close->data, close->bytes); /* best effort: the worker also sees the connection go */
+        (void)send_bytes(l, close->data, close->bytes); /* best effort: a worker drops sessions that fell silent, too */
     return_link(l, "the session is over");
 }

@@ -34,16 +34,17 @@ void hfe_plan_done(struct hfe_plan *p)
 
 bool hfe_plan_accepts(const struct hfe_plan *p, const struct hfe_batch *b)
 {
-    uint64_t width = 0;
-    bool rows = false;
+    uint64_t width = 0, rows = 0;
 
     if (b->n_requests > p->geometry->max_requests || b->n_sources > HFE_MAX_SOURCES)
         return false;
     for (uint32_t i = 0; i < b->n_requests; i++) {
-        if (b->requests[i].request_slot >= p->geometry->state_slots || b->requests[i].rows > INT32_MAX)
+        if (b->requests[i].request_slot >= p->geometry->state_slots)
             return false;
-        rows |= b->requests[i].rows > 0;
+        rows += b->requests[i].rows;
     }
+    if (rows > INT32_MAX) /* rows are counted in 32 bits from here on */
+        return false;
     for (uint32_t i = 0; i < b->n_sources; i++)
         width += b->sources[i].width;
     if (b->drafts_out && !(b->num_sampled && b->num_rejected && b->last_sampled && b->next_prefill))

@@ -4,13 +4,16 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #define COMING_NS UINT64_C(500000000) /* a link that changed so lately is looked at often: it is coming up */
 #define COMING_REST_NS UINT64_C(2000000)
 #define LOOK_OUT_NS 50000
+#define CLOSE_BYTES 128 /* a reason of ours is shorter, and holds nothing that JSON would escape */
 
 void hfd_loop_say(struct hfd_loop *l, const struct hfd_event *event)
 {
@@ -201,6 +204,21 @@ static void say_end(struct hfd_loop *l)
         hfd_loop_say(l, &(struct hfd_event){.kind = kinds[l->end], .reason = l->fault});
 }
 
+/* Where nobody asked for the end: else the worker would keep the contexts of an engine that is gone. NULL: out of memory. */
+static struct hfd_encoded *closing(const struct hfd_loop *l)
+{
+    const char *reason = l->end == HFD_END_GONE ? "the engine is gone" : l->end == HFD_END_LOST ? "the engine gave the session up" : l->fault;
+    struct hw_header h = hfd_wire_control(l->config.session, HW_CLOSE, 0);
+    struct hfd_encoded *message = malloc(sizeof(*message) + sizeof(h) + CLOSE_BYTES);
+
+    if (!message)
+        return NULL;
+    h.body_bytes = (uint32_t)snprintf((char *)message->data + sizeof(h), CLOSE_BYTES, "{\"reason\":\"%s\"}", reason);
+    memcpy(message->data, &h, sizeof(h));
+    message->bytes = sizeof(h) + h.body_bytes;
+    return message;
+}
+
 static void let_go(struct hfd_loop *l)
 {
     struct hfd_given *given;
@@ -212,7 +230,9 @@ static void let_go(struct hfd_loop *l)
     say_end(l);
     given = atomic_exchange_explicit(&l->given, hfd_no_more(l), memory_order_acq_rel); /* "link, given" */
     close_message = atomic_exchange_explicit(&l->close, NULL, memory_order_acquire);   /* "close, stop" */
-    hfd_link_end(l, l->end == HFD_END_STOP ? close_message : NULL);
+    if (!close_message)
+        close_message = closing(l);
+    hfd_link_end(l, close_message);
     free(close_message);
     if (given) {
         hfd_link_take(l, given);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from hostflag import starting
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
+    # It would end the process until there is a handler (proxyd.service.signals): it waits until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     return starting.run(["proxyd.lean", "proxyd.program"], argv)
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import resource
 import sys
+import time
 
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +18,8 @@ from proxyd._daemon import lib
 from proxyd.config import commandline, printout
 from proxyd.config.configuration import Configuration
 from proxyd.config.faults import ConfigurationError
-from proxyd.errors import StartError
-from proxyd.links.curve import curve_of
-from proxyd.service import activation
+from proxyd.errors import NotNowError, StartError
+from proxyd.service import activation, check, limits
 from proxyd.service.notify import Notifier
 from proxyd.service.server import Server
 from proxyd.service.stderr import Stderr, fill_standard_descriptors
@@ -30,8 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-EXIT_FAILED: Final = 1
+EXIT_FAILED: Final = 1  # also where a start may go well later: the service manager tries again
 EXIT_CONFIG: Final = 78  # EX_CONFIG: a restart will not help
+# Before a start that failed for what may pass ends: a manager that starts it again at once would soon give up (StartLimitBurst=).
+PAUSE_S: Final = 7.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,12 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(configuration: Configuration) -> int:
-    try:
-        curve_of(configuration.settings)  # what stands in files that the configuration only names
-    except StartError as fault:
-        sys.stderr.write(f"dsv41-proxyd: cannot start with this configuration:\n{fault}\n")
-        return EXIT_CONFIG
-    return _print("ok\n")
+    faults = check.faults_of(configuration.settings)
+    if not faults:
+        return _print("ok\n")
+    blamed = [fault for fault in faults if not fault.may_pass]
+    what = "cannot start with this configuration" if blamed else "cannot start now, whatever the configuration"
+    sys.stderr.write("".join(f"{line}\n" for line in (f"dsv41-proxyd: {what}:", *(blamed or faults))))
+    return EXIT_CONFIG if blamed else EXIT_FAILED
 
 
 def _print(text: str) -> int:
@@ -76,15 +78,16 @@ def _print(text: str) -> int:
 
 def _serve(configuration: Configuration, notifier: Notifier) -> int:
     faulthandler.enable(2)  # where a watchdog ends us (SIGABRT), the journal says where every thread was
-    _allow_locking()
+    limits.allow_locking()
     if lib.hfd_heap_bound() < 0:
         structlog.get_logger().debug("this C library's heap has no bound", pid=os.getpid())
     try:
+        limits.check_files()
         server = Server(configuration, notifier, activation.take(os.environ))
     except StartError as fault:
-        structlog.get_logger().error("cannot start", reason=str(fault))
-        notifier.status(f"cannot start: {fault}")
-        return EXIT_CONFIG
+        return _not_started(fault, notifier)
+    except OSError as fault:  # out of files, memory, ...
+        return _not_started(NotNowError(str(fault)), notifier)
     if server.serve():
         server.close()
         return 0
@@ -93,7 +96,11 @@ def _serve(configuration: Configuration, notifier: Notifier) -> int:
     os._exit(EXIT_FAILED)
 
 
-def _allow_locking() -> None:
-    """Regions are locked in memory as far as this process may lock at all."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+def _not_started(fault: StartError, notifier: Notifier) -> int:
+    structlog.get_logger().error("cannot start", reason=str(fault))
+    notifier.status(f"cannot start: {fault}")
+    if not fault.may_pass:
+        return EXIT_CONFIG
+    if notifier.manager:
+        time.sleep(PAUSE_S)
+    return EXIT_FAILED

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import math
 import os
 import secrets
 import signal
 import socket
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,19 +26,24 @@ from hostflag.version import VERSION
 from refworker.drafter import Drafter
 from refworker.endpoint import BindFault, bind, make_router, socket_file, write_endpoint
 from refworker.gate import Gate
+from refworker.ipcfile import place
 from refworker.loading import BUILT_IN, LoadFault, drafter_class
 from refworker.server import Server
-from refworker.sessions import Sessions
+from refworker.sessions import MAKES_ROOM_S, SILENCE_S, Sessions
+from refworker.stderr import Stderr, fill_standard_descriptors
 
 
 EX_SOFTWARE: Final = 70
 EX_CONFIG: Final = 78
+SPARE_DESCRIPTORS: Final = 24  # a dozen for libzmq and the gate, and some for connections
+SILENT_LEAST_S: Final = 5.0  # two PINGs of a daemon at rest may be lost
 
 _log = structlog.get_logger()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
+    fill_standard_descriptors()
     parser = _parser()
     arguments = parser.parse_args(argv)
     if (arguments.curve_secret_key_file is None) is not (arguments.curve_allowed_keys_file is None):
@@ -46,31 +52,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = drafter_class(arguments.drafter)
     except LoadFault as error:
         parser.error(f"--drafter: {error}")
-    logging.configure(arguments.log_level, arguments.log_format)
-    try:
-        return _serve(arguments, chosen)
-    except (BindFault, KeyFault) as error:
-        _log.error("cannot start", reason=str(error))
-        return EX_CONFIG
+    with contextlib.redirect_stderr(Stderr()):
+        logging.configure(arguments.log_level, arguments.log_format)
+        try:
+            return _serve(arguments, chosen)
+        except (BindFault, KeyFault) as error:
+            _log.error("cannot start", reason=str(error))
+            return EX_CONFIG
 
 
 def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
     key, allowed = _keys(arguments)
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(_audit_writer(arguments.audit)) if arguments.audit else None
+        writer = stack.enter_context(_audited(arguments.audit)) if arguments.audit else None
         try:
             chosen.load()
         except Exception:  # noqa: BLE001  a drafter is anybody's code
             _log.exception("cannot start", reason=f"drafter {arguments.drafter} did not load")
             return EX_SOFTWARE
-        context = stack.enter_context(zmq.Context(io_threads=1))
-        router = stack.enter_context(make_router(context, key))
-        gate = stack.enter_context(Gate(context, router, allowed))
+        router, gate = _sockets(stack, key, allowed)
+        stack.enter_context(place(arguments.bind))
         endpoint = bind(router, arguments.bind)
         worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"[:256]
         server = Server(
             router,
-            Sessions(chosen),
+            Sessions(chosen, makes_room_s=arguments.silent_s),
             worker=worker,
             drafter=arguments.drafter[:256],
             delay_s=arguments.delay_ms / 1000,
@@ -97,6 +103,22 @@ def _serve(arguments: argparse.Namespace, chosen: type[Drafter]) -> int:
     return 0
 
 
+def _sockets(
+    stack: contextlib.ExitStack, key: SecretKey | None, allowed: frozenset[bytes] | None
+) -> tuple[zmq.Socket[bytes], Gate]:
+    try:
+        # libzmq ends the process where it lacks one for itself.
+        with contextlib.ExitStack() as spare:
+            for _ in range(SPARE_DESCRIPTORS):
+                spare.callback(os.close, os.eventfd(0, os.EFD_CLOEXEC))
+        context = stack.enter_context(zmq.Context(io_threads=1))
+        router = stack.enter_context(make_router(context, key))
+        return router, stack.enter_context(Gate(context, router, allowed))
+    except (OSError, zmq.ZMQError) as error:
+        more = ": raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else ""
+        raise BindFault(f"cannot make its sockets: {error.strerror}{more}") from error
+
+
 def _keys(arguments: argparse.Namespace) -> tuple[SecretKey | None, frozenset[bytes] | None]:
     if arguments.curve_secret_key_file is None:
         return None, None
@@ -105,12 +127,20 @@ def _keys(arguments: argparse.Namespace) -> tuple[SecretKey | None, frozenset[by
     return read_secret(arguments.curve_secret_key_file), read_allowed(arguments.curve_allowed_keys_file)
 
 
-def _audit_writer(directory: Path) -> audit.AuditWriter:
+@contextlib.contextmanager
+def _audited(directory: Path) -> Iterator[audit.AuditWriter]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return audit.AuditWriter(audit.worker_file(directory))
+        writer = audit.AuditWriter(audit.worker_file(directory))
     except OSError as error:
         raise BindFault(f"cannot write the audit in {directory}: {error.strerror}") from error
+    try:
+        yield writer
+    finally:
+        try:
+            writer.close()
+        except OSError as error:
+            _log.error("audit not written", reason=error.strerror)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,6 +160,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_milliseconds,
         default=0.0,
         help="the least time that a round takes; sessions in turn, as on one GPU",
+    )
+    add(
+        "--silent-s",
+        metavar="SECONDS",
+        type=_seconds,
+        default=MAKES_ROOM_S,
+        help="where all places are taken, a session of which nothing was heard for longer makes room for a new one",
     )
     add(
         "--curve-secret-key-file",
@@ -163,4 +200,16 @@ def _milliseconds(text: str) -> float:
         value = math.nan
     if not 0 <= value <= 60_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 0 to 60000")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not SILENT_LEAST_S <= value <= SILENCE_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from {SILENT_LEAST_S:g} to {SILENCE_S:g}"
+        )
     return value

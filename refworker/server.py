@@ -21,6 +21,7 @@ from hostflag.wire import (
     BadVersion,
     Header,
     Kind,
+    Reply,
     Round,
     Status,
     decode_control,
@@ -32,9 +33,10 @@ from hostflag.wire import (
     encode_status,
     wants_reply,
 )
-from refworker import auditing
+from refworker import auditing, stderr
 from refworker.endpoint import QUEUED_MESSAGES
 from refworker.gate import Gate
+from refworker.hearing import Hearing
 from refworker.session import DraftFault, Session
 from refworker.sessions import NotOpened, Sessions
 
@@ -85,6 +87,7 @@ class Server:
         self._gate = gate
         self._stopping = False
         self._chores_at = 0.0
+        self._hearing = Hearing(time.monotonic())
         self._handlers: dict[Kind, Callable[[Header, Message], None]] = {
             Kind.OPEN: self._on_open,
             Kind.ROUND: self._on_round,
@@ -124,17 +127,17 @@ class Server:
         return Message(identity, parts, size, fd)
 
     def _watch(self, message: Message | None) -> None:
-        """Let the gate know what came, and once nothing waits, see whether somebody sends without end."""
-        if self._gate is None:
-            return
-        if message is not None and message.fd >= 0:
+        """Let the gate know what came, and once nothing waits, see who is silent and whether somebody sends without end."""
+        if self._gate is not None and message is not None and message.fd >= 0:
             # A queue full of such, and one as large as its sessions' can be: that much may be on its way.
             most = QUEUED_MESSAGES * max(message.size, MAX_CONTROL_BYTES) + self._sessions.largest_round(
                 message.identity
             )
             self._gate.heard(message.fd, most)
         if message is None or not int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._gate.look()
+            self._hearing.caught_up(time.monotonic())
+            if self._gate is not None:
+                self._gate.look()
 
     def _serve(self, message: Message) -> None:
         try:
@@ -164,7 +167,7 @@ class Server:
 
     def _on_round(self, header: Header, message: Message) -> None:
         began = time.monotonic()
-        session = self._find(header, message, began)
+        session = self._find(header, message)
         if session is None:
             self._say_no(header, message, Status.UNKNOWN_SESSION, "the session is not open")
             return
@@ -177,8 +180,7 @@ class Server:
         try:
             self._draft(session, received, began)
         except DraftFault as error:
-            if self._audit is not None:
-                self._audit.write(auditing.line(received, None))
+            self._note(received, None)
             _log.error(
                 "drafter failed", session=f"{header.session:016x}", reason=str(error), exc_info=error, rate_limited=True
             )
@@ -193,8 +195,19 @@ class Server:
                 time.sleep(max(0.0, began + self._delay_s - time.monotonic()))
             self._send(session.identity, encode_reply(reply, session.geometry))
         # After the reply: the audit costs this worker's next round, not the engine's wait.
-        if self._audit is not None:
+        self._note(received, reply)
+
+    def _note(self, received: Round, reply: Reply | None) -> None:
+        if self._audit is None:
+            return
+        try:
             self._audit.write(auditing.line(received, reply))
+        except OSError as fault:
+            self._not_audited(fault)
+
+    def _not_audited(self, fault: OSError) -> None:
+        self.counts["audit failures"] += 1
+        _log.error("audit not written", reason=fault.strerror, rate_limited=True)
 
     def _say_no(self, header: Header, message: Message, status: Status, reason: str) -> None:
         self.counts[f"rounds {status.name}"] += 1
@@ -209,8 +222,7 @@ class Server:
         try:
             opening = decode_control(header, message.parts[0])
             assert isinstance(opening, Open)
-            now = time.monotonic()
-            for older in self._sessions.open(header.session, message.identity, opening, now):
+            for older in self._sessions.open(header.session, message.identity, opening, self._hearing.clock):
                 gone = Refused(code="replaced", reason="another session of the same engine name and rank was opened")
                 self._send(older.identity, encode_control(older.number, gone))
         except (NotOpened, BadMessage) as error:
@@ -225,7 +237,7 @@ class Server:
     def _on_ping(self, header: Header, message: Message) -> None:
         if header.body_bytes:
             raise BadMessage(f"a PING is empty, {header.body_bytes} bytes of body came")
-        if self._find(header, message, time.monotonic()) is not None:
+        if self._find(header, message) is not None:
             self._send(message.identity, encode_header(Kind.PONG, header.session, header.round))
             return
         unknown = Refused(code="unknown-session", reason="the session is not open here: open it again")
@@ -237,10 +249,10 @@ class Server:
         if self._sessions.find(header.session, message.identity) is not None:
             self._sessions.close(header.session, closing.reason)
 
-    def _find(self, header: Header, message: Message, now: float) -> Session | None:
+    def _find(self, header: Header, message: Message) -> Session | None:
         session = self._sessions.find(header.session, message.identity)
         if session is not None:
-            session.seen = now
+            session.seen = self._hearing.clock
         return session
 
     def _send(self, identity: bytes, part: bytes) -> None:
@@ -257,6 +269,11 @@ class Server:
 
     def _chores(self, now: float) -> None:
         self._chores_at = now + CHORES_S
-        self._sessions.reap(now)
+        self._sessions.reap(self._hearing.clock)
         if self._audit is not None:
-            self._audit.flush()
+            try:
+                self._audit.flush()
+            except OSError as fault:
+                self._not_audited(fault)
+        if lost := stderr.take_lost():
+            _log.error("log lines lost", lines=lost[0], reason=lost[1])

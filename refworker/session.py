@@ -22,7 +22,7 @@ class DraftFault(Exception):
 
 
 class Session:
-    """What the worker knows of a session. ``seen``: monotonic seconds when its peer was last heard of."""
+    """What the worker knows of a session. ``seen``: when its peer was last heard of, by the clock of ``Hearing``."""
 
     def __init__(self, number: int, identity: bytes, opening: Open, drafter: Drafter, seen: float) -> None:
         self.number = number

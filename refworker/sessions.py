@@ -15,7 +15,8 @@ from refworker.session import Session
 
 
 MAX_SESSIONS: Final = 64
-SILENCE_S: Final = 300.0  # docs/CONTRACT.md: a daemon that keeps a session is heard of at least once a minute
+SILENCE_S: Final = 300.0  # docs/CONTRACT.md: after it a session may be forgotten, also where its place is not needed
+MAKES_ROOM_S: Final = 30.0  # a daemon at rest sends a PING every 2 s: fifteen that did not come
 
 TABLE_BYTES: Final = 64  # a row's position and token, and at the most its request
 _LINES: Final[dict[str, Any]] = {
@@ -35,11 +36,18 @@ class NotOpened(Exception):
 
 
 class Sessions:
-    """Sessions by number. Each gets a drafter of its own from ``make``."""
+    """
+    Sessions by number. Each gets a drafter of its own from ``make``.
 
-    def __init__(self, make: Callable[[], Drafter], limit: int = MAX_SESSIONS) -> None:
+    ``makes_room_s``: one that was silent for so long ends where all ``limit`` places are taken and somebody needs one.
+    """
+
+    def __init__(
+        self, make: Callable[[], Drafter], limit: int = MAX_SESSIONS, makes_room_s: float = MAKES_ROOM_S
+    ) -> None:
         self._make = make
         self._limit = limit
+        self._makes_room_s = makes_room_s
         self._sessions: dict[int, Session] = {}
 
     def __len__(self) -> int:
@@ -59,7 +67,7 @@ class Sessions:
         older = [s for s in self._sessions.values() if _same_engine(s.opening, opening)]
         for session in older:
             self.close(session.number, "its engine opened another session")
-        if len(self._sessions) >= self._limit:
+        if len(self._sessions) >= self._limit and not self._make_room(now):
             raise NotOpened("sessions", f"this worker has its {self._limit} sessions: end one, or start another worker")
         self._sessions[number] = Session(number, identity, opening, self._started(opening), now)
         _log.info(
@@ -92,6 +100,15 @@ class Sessions:
         for session in list(self._sessions.values()):
             if now - session.seen > SILENCE_S:
                 self.close(session.number, f"nothing was heard of it for {SILENCE_S:.0f} s")
+
+    def _make_room(self, now: float) -> bool:
+        """End the session that was silent longest, if it was for long enough: its engine is gone, or cannot be reached."""
+        longest = min(self._sessions.values(), key=lambda session: session.seen)
+        silence = now - longest.seen
+        if silence <= self._makes_room_s:
+            return False
+        self.close(longest.number, f"nothing was heard of it for {silence:.0f} s, and its place is needed")
+        return True
 
     def _started(self, opening: Open) -> Drafter:
         try:

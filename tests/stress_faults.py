@@ -215,7 +215,7 @@ RULES: Final = (
             Change("submit.c", "    if (unretired > taken)\n        taken = unretired;\n", "    (void)unretired;\n"),
             Change(
                 "submit.c",
-                "hfe_ring_free(&e->ring, atomic_load_explicit(&e->region.daemon->retired.value, memory_order_acquire));",
+                "hfe_ring_free(&e->ring, retired);",
                 "hfe_ring_free(&e->ring, atomic_load_explicit(&e->region.engine->consumed.value, memory_order_acquire));",
             ),
         ),
@@ -225,7 +225,7 @@ RULES: Final = (
         (
             Change(
                 "submit.c",
-                "hfe_ring_free(&e->ring, atomic_load_explicit(&e->region.daemon->retired.value, memory_order_acquire));",
+                "hfe_ring_free(&e->ring, retired);",
                 "hfe_ring_free(&e->ring, atomic_load_explicit(&e->region.engine->consumed.value, memory_order_acquire));",
             ),
         ),

@@ -241,3 +241,17 @@ def test_slots_are_left_for_the_main_round_and_the_next_step(free: int, context:
         assert plan.deferred > 0
     finally:
         planner.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "fits"), [((2**31 - 1, 0), True), ((2**31, 0), False), ((2**31, 2**31), False), ((2**31 - 1, 1), False)]
+)
+def test_rows_that_cannot_be_counted_are_no_batch(rows: tuple[int, int], fits: bool) -> None:
+    """Their sum neither wraps around nor turns negative."""
+    planner = Planner(1 << 16, 64)
+    ffi = planner.ffi
+    requests = ffi.new("struct hfe_request[]", [{"request_slot": i, "rows": n} for i, n in enumerate(rows)])
+    sources, memory = ffi.new("struct hfe_source[]", [{"width": 96}]), ffi.new("char[]", 8)
+    batch = ffi.new("struct hfe_batch *", {"n_requests": 2, "n_sources": 1, "requests": requests, "sources": sources})
+    batch.positions, batch.tokens, batch.num_rejected = (ffi.cast("void *", memory) for _ in range(3))
+    assert bool(planner.lib.hfe_plan_accepts(planner.plan, batch)) is fits

@@ -22,12 +22,14 @@ from shim_daemon import Daemons, Host, serving
 from shim_harness import Driver, shim_with
 
 from engine_shim import DaemonUnreachable, HandshakeFailed, Shim, ShimError, ShimOptions, SoftStream, keeper
+from engine_shim._engine import ffi
 from engine_shim.handover import Handover
 from engine_shim.pool import Pool
+from engine_shim.record import record_of
 from hostflag import messages as m
 from hostflag.messages import EngineIdentity
 from hostflag.region import Word
-from hostflag.verdicts import Phase
+from hostflag.verdicts import Phase, Verdict
 
 
 def failing(real: Callable[..., Any], fault: Exception, until_set: threading.Event) -> Callable[..., Any]:
@@ -187,6 +189,11 @@ def test_a_phase_that_is_none_hurts_nobody(short_dir: Path) -> None:
         closed = driver.shim.status().current
         assert closed
         assert closed.phase is Phase.NONE
+
+
+def test_a_recorded_verdict_that_is_none_hurts_nobody() -> None:
+    record = ffi.new("struct hf_record *", {"round": 7, "verdict": 99})
+    assert record_of(record).verdict is Verdict.LOST
 
 
 # ---- a shim that does not come to be ----

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,16 +12,18 @@ import subprocess
 import sys
 import tempfile
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pytest
 
-from proxyd_engine import Engine, hello, unharmed
+from proxyd_engine import Engine, hello, refused, unharmed
 from proxyd_harness import PATIENCE_S, Daemon
 
 from hostflag import messages as m
+from hostflag.verdicts import Verdict
 from proxyd.config.peerkinds import GROUPS, USERS, SocketMode
 from proxyd.config.settings import Settings
 from proxyd.errors import RefusedError, StartError
@@ -85,6 +88,39 @@ def test_who_is_named_may_come_and_nobody_else(short_dir: Path) -> None:
             say(short_dir, hello(), uid=STRANGER + 5)
         daemon.exactly("engine refused", 1)  # said once, whatever the number of tries
         assert daemon.scrape()['dsv41_proxyd_handshakes_total{outcome="permission"}'] == 6
+
+
+@contextlib.contextmanager
+def somebody_else(uid: int = STRANGER) -> Iterator[None]:
+    """Connect as ``uid`` within: the kernel notes the effective user."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@as_root
+def test_a_name_ends_no_session_of_another_user(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(short_dir)  # what is above it is closed to others
+    with open_daemon(short_dir) as daemon, Engine(daemon.path) as ours:
+        ours.ready("vllm")
+        with somebody_else():
+            theirs, again = Engine(Path("e.sock")), Engine(Path("e.sock"))
+        with theirs, again:
+            assert isinstance(theirs.ask(hello(engine=m.EngineIdentity(name="vllm"), deadline_ms=60_000.0)), m.Welcome)
+            theirs.channel.send(m.Create())
+            refused(theirs, "name", f"pid {os.getpid()} of uid 0", f"of uid {STRANGER}", "another name")
+            line = daemon.wait_for("engine refused")
+            assert (line["code"], line["pid"], line["uid"]) == ("name", os.getpid(), STRANGER)
+            assert f"pid {os.getpid()} of uid 0" in line["reason"]
+            assert ours.round(1) is Verdict.DISCONNECTED
+            assert not ours.hung_up()
+            again.ready("another")
+            with Engine(daemon.path) as newer:
+                newer.ready("vllm")
+                assert not again.hung_up()
+                assert isinstance(ours.receive(), m.Bye)
 
 
 @as_root

@@ -8,11 +8,13 @@ import os
 import resource
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -104,7 +106,7 @@ def test_sighup_with_nothing_changed_changes_nothing(short_dir: Path) -> None:
 def test_a_second_daemon_on_the_same_socket_is_refused(short_dir: Path, root: Path) -> None:
     with Daemon(short_dir) as daemon:
         second = run(root, f"--socket={daemon.path}", "--metrics=off")
-        assert second.returncode == 78
+        assert second.returncode == 1
         assert "another daemon serves" in second.stderr
         with Engine(daemon.path) as engine:
             engine.ready()
@@ -126,7 +128,7 @@ def test_a_busy_metrics_port_is_said(short_dir: Path, root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = run(root, f"--socket={short_dir}/e.sock", f"--metrics={address}")
-    assert ended.returncode == 78
+    assert ended.returncode == 1
     assert f"cannot serve metrics on {address}" in ended.stderr
     assert list(short_dir.iterdir()) == []
 
@@ -134,9 +136,12 @@ def test_a_busy_metrics_port_is_said(short_dir: Path, root: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "status", "words"),
     [
-        (["--socket=/nowhere/at/all/e.sock"], 78, "there is no directory"),
+        (["--socket=/nowhere/at/all/e.sock"], 1, "there is no directory"),
         (["--socket={dir}/file"], 78, "is no socket"),
         (["--worker=tcp://no such host:1"], 78, "--worker"),
+        (["--worker=tcp://127.0.0.1:1", "--worker=tcp://a b:1"], 78, "--worker"),
+        (["--socket=/"], 2, "a directory"),
+        (["--socket={dir}/"], 2, "a directory"),
         (["--worker=nonsense"], 2, "tcp://HOST:PORT"),
         (["--no-such-flag"], 2, "unrecognized"),
         (["--network-timeout-ms=0"], 2, "from 1 to"),
@@ -153,6 +158,42 @@ def test_what_cannot_be_started_says_why(
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr
     assert list(short_dir.iterdir()) == [plain]
+
+
+def test_with_too_few_files_it_says_how_many(short_dir: Path, root: Path) -> None:
+    """Libzmq would abort the process (134)."""
+    flags = f"--socket={short_dir}/e.sock --worker=ipc://{short_dir}/w --metrics=off"
+    for files, flag in ((16, ""), (32, ""), (16, "--check-config")):
+        shell = f"ulimit -n {files}; exec {sys.executable} -m proxyd {flags} {flag}"
+        command = ["/bin/sh", "-c", shell]
+        ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert ended.returncode == 1, ended.stderr
+        assert f"may open {files} files" in ended.stderr
+        assert "ulimit -n" in ended.stderr
+        assert "Traceback" not in ended.stderr
+    assert list(short_dir.iterdir()) == []
+
+
+WITH_DEFAULT: Final = """
+import sys
+import hostflag.defaults
+hostflag.defaults.ENGINE_SOCKET = sys.argv.pop(1)
+from proxyd.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_with_no_socket_named_it_makes_the_directory_itself(short_dir: Path, root: Path) -> None:
+    path = short_dir / "run" / "e.sock"
+    command = [sys.executable, "-c", WITH_DEFAULT, str(path), "--metrics=off", f"--worker=ipc://{short_dir}/w"]
+    with subprocess.Popen(command, cwd=root, umask=0o077) as daemon:
+        until(path.is_socket, "the daemon's socket")
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+        with Engine(path) as engine:
+            engine.ready()
+        daemon.terminate()
+        assert daemon.wait(PATIENCE_S) == 0
+    assert list(path.parent.iterdir()) == []
 
 
 def test_version(root: Path) -> None:

@@ -19,6 +19,9 @@ from proxyd_worker import Rounds, Worker
 from test_proxyd_health import Held
 
 from hostflag.verdicts import Verdict
+from proxyd.errors import NotNowError, StartError
+from proxyd.program import PAUSE_S, _not_started
+from proxyd.service.notify import Notifier
 
 
 SERVING: Final = "STATUS=serving: 0 engines"
@@ -78,10 +81,22 @@ def test_a_reload_is_announced_and_over(
 
 def test_a_start_that_fails_says_why(manager: Manager, short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    began = time.monotonic()
     daemon = Daemon(short_dir, socket_path=short_dir / "none" / "e.sock")
-    assert daemon.join() == 78
     assert manager.next().startswith("STATUS=cannot start: cannot make the socket")
+    assert daemon.join() == 1
+    assert time.monotonic() - began > PAUSE_S, (
+        "started again at once, it would soon be over for good (StartLimitBurst=)"
+    )
     assert manager.all_there() == []
+
+
+def test_a_start_that_no_retry_will_help_ends_at_once(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxyd.program.time.sleep", pytest.fail)
+    notifier = Notifier.take({"NOTIFY_SOCKET": manager.address})
+    assert _not_started(StartError("a fault"), notifier) == 78
+    assert _not_started(NotNowError("a fault"), Notifier.take({})) == 1
+    notifier.close()
 
 
 def test_pings_come_while_loops_move(manager: Manager, short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from proxyd_engine import GEOMETRY, Engine, connect, gone, hello, unharmed
-from proxyd_harness import Daemon, until
+from proxyd_harness import PATIENCE_S, Daemon, until
 
 from hostflag import geometry as geometries
 from hostflag import messages as m
@@ -31,7 +31,11 @@ from proxyd.links.link import Links
 from proxyd.links.workers import Workers
 from proxyd.service.events import Events
 from proxyd.sessions import roster
+from proxyd.sessions.peer import Peer
 from proxyd.sessions.roster import MAX_SESSIONS, Roster
+
+
+PEER: Final = Peer(os.getpid(), os.geteuid(), os.getegid())
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +59,27 @@ def test_a_newer_session_of_an_engine_ends_the_older(daemon: Daemon) -> None:
         gone(older)
         assert not other.hung_up()
         assert newer.round(1) is Verdict.DISCONNECTED
+
+
+NEWER: Final = """
+import pathlib, sys
+from proxyd_engine import Engine
+Engine(pathlib.Path(sys.argv[1])).ready("shared")
+"""
+
+
+def test_two_processes_of_one_name_are_found_in_the_log(daemon: Daemon, root: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"}
+    with Engine(daemon.path) as older, Engine(daemon.path) as same:
+        older.ready("shared")
+        same.ready("shared")  # of the same process: nothing to warn of
+        gone(older)
+        assert not daemon.said("session of another process replaced")
+        with subprocess.Popen([sys.executable, "-c", NEWER, str(daemon.path)], env=environment) as newer:
+            assert newer.wait(PATIENCE_S) == 0
+        line = daemon.wait_for("session of another process replaced")
+        assert (line["engine"], line["pid"], line["by_pid"]) == ("shared", os.getpid(), newer.pid)
+        assert line["level"] == "warning"
 
 
 def test_a_hello_alone_ends_nobody(daemon: Daemon) -> None:
@@ -191,10 +216,10 @@ def test_region_bytes_are_bounded_in_all(short_dir: Path, monkeypatch: pytest.Mo
     links = Links(f"ipc://{short_dir}/w")
     events = Events()
     sessions = Roster(events, Workers(events, links, [links.endpoint]), Settings(), lambda: None)
-    assert sessions.make_room(hello()) == geometries.region_bytes(GEOMETRY)
+    assert sessions.make_room(hello(), PEER) == geometries.region_bytes(GEOMETRY)
     larger = hello(geometry=msgspec.structs.replace(GEOMETRY, ring_bytes=GEOMETRY.ring_bytes * 2))
     with pytest.raises(RefusedError, match="ring_bytes") as refusal:
-        sessions.make_room(larger)
+        sessions.make_room(larger, PEER)
     assert refusal.value.code == "memory"
     links.close()
     events.close()

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
+
 from pathlib import Path
 
 import pytest
 
 from proxyd.config.commandline import parse as parse_line
 from proxyd.config.kinds import MAX_SOCKET_PATH_BYTES, MetricsAddress
-from proxyd.config.settings import Settings
+from proxyd.config.settings import TABLE, Settings
 from proxyd.config.sources import Sources
 
 
@@ -46,6 +48,14 @@ def test_metrics_addresses(text: str, address: MetricsAddress | None) -> None:
 @pytest.mark.parametrize("text", ["tcp://worker.example:5741", "tcp://[fe80::1]:5741", "ipc:///run/worker.sock"])
 def test_worker_endpoints(text: str) -> None:
     assert parse(["--worker", text]).workers == (text,)
+
+
+@pytest.mark.parametrize("flags", [["--worker=ipc://w"], ["--worker=ipc://w", "--worker=tcp://h:1"]])
+def test_a_relative_endpoint_becomes_absolute(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it is right in a file, too, as --print-config has it."""
+    assert parse(flags).workers[0] == f"ipc://{Path.cwd()}/w"
+    monkeypatch.setenv("DSV41_PROXYD_WORKER_ENDPOINTS", "ipc://w,ipc://@abstract")
+    assert Sources(parse_line([]), os.environ).settings.workers == (f"ipc://{Path.cwd()}/w", "ipc://@abstract")
 
 
 def test_several_workers_in_order_of_preference() -> None:
@@ -109,3 +119,11 @@ def test_unknown_and_shortened_flags_are_refused(flag: str) -> None:
     with pytest.raises(SystemExit) as left:
         parse([flag])
     assert left.value.code == 2
+
+
+def test_the_help_says_every_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("(default: none)") == sum(setting.default == () for setting in TABLE) > 0
+    assert "(default: )" not in said

@@ -120,6 +120,60 @@ def test_a_missing_directory_says_what_to_do(tmp_path: Path) -> None:
         SocketFile(tmp_path / "missing" / "engine.sock")
 
 
+def test_a_directory_is_made_one_level_and_not_for_others_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "engine.sock"
+    before = os.umask(0)
+    try:
+        file = SocketFile(path, make_directory=True)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+    leave(file)
+    assert list(path.parent.iterdir()) == []
+    with pytest.raises(StartError, match="there is no directory"):
+        SocketFile(tmp_path / "one" / "two" / "engine.sock", make_directory=True)
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_directory_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "engine.sock"
+    path.parent.mkdir(mode=0o711)
+    leave(SocketFile(path, make_directory=True))
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o711
+
+
+def test_no_directory_is_made_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StartError, match="there is no directory"):
+        SocketFile(tmp_path / "run" / "engine.sock", make_directory=True)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "mode", "full"])
+def test_what_was_put_in_the_directorys_place_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """By somebody who may write beside it, right after it was made."""
+    directory = tmp_path / "run"
+    (tmp_path / "other").mkdir()
+    mkdir = Path.mkdir
+
+    def swapped(self: Path, mode: int = 0o777) -> None:
+        mkdir(self, mode)
+        if kind == "link":
+            self.rmdir()
+            self.symlink_to(tmp_path / "other")
+        elif kind == "mode":
+            self.chmod(0o777)
+        else:
+            (self / "engine.sock.lock").touch()
+
+    monkeypatch.setattr(Path, "mkdir", swapped)
+    with pytest.raises(StartError, match=r"replaced|Not a directory|symbolic"):
+        SocketFile(directory / "engine.sock", make_directory=True)
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 def test_refusals_leak_no_descriptor(path: Path) -> None:
     file = taken(path)
     before = open_fds()

@@ -98,3 +98,31 @@ def test_qualify_without_a_driver_says_so(short_dir: Path) -> None:
     status, text, report = qualified(short_dir, **{LIBCUDA: "no-such-library.so"})
     assert (status, report.exists()) == (3, False)
     assert "the CUDA driver cannot be opened" in text
+
+
+def direct(*flags: str) -> subprocess.Popen[str]:
+    """Start what ``dsv41-proxyctl qualify`` starts."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "engine_shim.qualify", *flags],
+        cwd=ROOT, env={**os.environ, LIBCUDA: str(library())}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_each_has_a_name_of_its_own(short_dir: Path) -> None:
+    """Two engines of one name and rank would end each other's session at the worker."""
+    with Daemon(short_dir) as daemon:
+        both = [direct(f"--socket={daemon.path}", "--rounds=20") for _ in range(2)]
+        for one in both:
+            said = one.communicate(timeout=PATIENCE_S)
+            assert one.returncode == 0, said
+        engines = {line["engine"].split()[0] for line in daemon.said("session ready")}
+    assert engines == {f"qualify-{one.pid}" for one in both}
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1", "1000001", "some"])
+def test_rounds_that_cannot_be_made_are_wrong_arguments(rounds: str) -> None:
+    one = direct(f"--rounds={rounds}")
+    _, said = one.communicate(timeout=PATIENCE_S)
+    assert one.returncode == 2
+    assert f"{rounds!r} is not a number of rounds from 1 to 1000000" in said
+    assert "_rounds" not in said

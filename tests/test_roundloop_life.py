@@ -19,9 +19,10 @@ from fake_engine import Ask, FakeEngine, until
 from fake_worker import FakeWorker, fake_worker
 from loop_harness import MS, Running, closing, config, over, running
 
+from hostflag.control import Close
 from hostflag.region import Word
 from hostflag.verdicts import Phase, Verdict
-from hostflag.wire import Kind
+from hostflag.wire import Kind, decode_control
 from proxyd._daemon import ffi, lib
 from proxyd.sessions.roundloop import EventKind, LinkState, LoopError, RoundLoop
 
@@ -170,6 +171,28 @@ def test_a_session_that_is_over_is_let_go_in_every_state(
         assert loop.engine.word(Word.PHASE) != Phase.GONE, "nothing is written once the session is lost"
         assert loop.engine.word(Word.RETIRED) == 0
         assert end == "gone" or loop.hung_up()
+
+
+@pytest.mark.parametrize("state", [opening, resting, in_flight, draining], ids=lambda state: state.__name__)
+@pytest.mark.parametrize("end", ["lost", "gone"])
+def test_the_worker_hears_that_the_session_is_over(
+    worker: FakeWorker, state: Callable[[Running, FakeWorker], None], end: str
+) -> None:
+    """Also where nobody had the time to say so: else it would keep the contexts of an engine that died."""
+    with running(worker) as loop:
+        state(loop, worker)
+        if end == "lost":
+            loop.engine.lose()
+        else:
+            loop.peer.close()
+        header, parts = worker.receive()
+        while header.kind in {Kind.PING, Kind.ROUND}:
+            header, parts = worker.receive()
+        assert header.kind is Kind.CLOSE
+        message = decode_control(header, parts[0])
+        assert isinstance(message, Close)
+        assert message.reason
+        loop.wait_for(EventKind.STOPPED)
 
 
 def test_stop_releases_what_is_gathered_and_leaves_the_rest_to_the_watchdog(worker: FakeWorker) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -21,13 +22,13 @@ from proxyd_harness import Daemon, until
 from shim_daemon import Daemons, Host
 from test_selftest import ROOT, begin, echoed, shim_on, tried
 
-from engine_shim import DaemonUnreachable, Mode
+from engine_shim import Batch, DaemonUnreachable, Mode, Session, Ticket
 from engine_shim.environment import LIBCUDA
 from engine_shim.selftest import release_kept
 from engine_shim.selftest.arena import Arena
 from engine_shim.selftest.rounds import NothingLearned, Rounds
 from hostflag.region import Word
-from hostflag.verdicts import Phase, Verdict
+from hostflag.verdicts import Phase, Skip, Verdict
 
 
 def gathered(host: Host) -> None:
@@ -226,3 +227,19 @@ def test_qualify_says_that_the_daemon_went_away(short_dir: Path, how: str) -> No
     assert (ended.returncode, ended.stdout) == (3, ""), "not 1: the device was not refused"
     assert why in ended.stderr
     assert not (short_dir / "report").exists()
+
+
+def test_a_starved_watchdog_is_of_the_moment(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy at the engine's start makes no engine synchronous for life."""
+    calls, submit = itertools.count(), Session.submit
+    nothing = Ticket(None, Skip.WATCHDOG, context_rounds=0, first_round=0, rows=0, rows_deferred=0, session=None)
+
+    def starved(session: Session, batch: Batch) -> Ticket:
+        return nothing if next(calls) % 40 < 3 else submit(session, batch)
+
+    with Daemon(short_dir) as daemon, cuda() as gpu:
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "submit", starved)
+            report = tried(gpu, daemon.path)
+        assert report.passed, report
+        assert next(calls) > 40

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -42,6 +43,24 @@ def test_ctrl_c_while_it_is_imported(short_dir: Path, name: str) -> None:
     assert process.returncode in {130, *({0} if name in {"dsv41-proxyd", "dsv41-refworker"} else ())}, said
     if process.returncode == 130 and name != "dsv41-rehearse":
         assert said == b""
+
+
+def test_a_reload_while_the_daemon_is_imported_comes_after_it(short_dir: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "proxyd",
+        f"--socket={short_dir}/e",
+        f"--worker=ipc://{short_dir}/w",
+        "--metrics=off",
+    ]
+    with subprocess.Popen([*command, "--log-format=json"], stderr=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stderr
+        wait_until(lambda: daemon.poll() is not None or imports(daemon.pid, "/msgspec/"))
+        daemon.send_signal(signal.SIGHUP)
+        assert [json.loads(daemon.stderr.readline())["event"] for _ in range(2)] == ["ready", "reloaded"]
+        daemon.terminate()
+        assert daemon.wait(60) == 0
 
 
 def test_a_rehearsal_whose_output_nobody_reads_ends_quietly(short_dir: Path) -> None:

@@ -14,12 +14,15 @@ from typing import Final
 import pytest
 
 from hostflag.defaults import ENGINE_SOCKET
-from proxyd.program import EXIT_CONFIG
+from proxyd.config.settings import TABLE
+from proxyd.operator.ctl import SOCKET_VARIABLE
+from proxyd.program import EXIT_CONFIG, PAUSE_S
 from proxyd.service import activation
 from proxyd.service.server import SHUTDOWN_LIMIT_S
 
 
 UNITS: Final = Path(__file__).resolve().parent.parent / "systemd"
+OPERATIONS: Final = UNITS.parent / "docs" / "OPERATIONS.md"
 SERVICE: Final = UNITS / "dsv41-proxyd.service"
 SOCKET: Final = UNITS / "dsv41-proxyd.socket"
 INSTALLED: Final = "/opt/dsv41-proxyd/bin/"
@@ -113,6 +116,22 @@ def test_the_units_say_what_the_code_says() -> None:
     assert values(SERVICE, "Requires") == [SOCKET.name]
     assert values(SERVICE, "User") == values(SOCKET, "SocketUser") == ["dsv41-proxyd"]
     assert f"d {Path(ENGINE_SOCKET).parent} " in (UNITS / "tmpfiles.conf").read_text(encoding="utf-8")
+
+
+def test_a_start_that_may_go_well_later_is_tried_for_ever() -> None:
+    """A start that failed for what may pass takes so long that so many of them are never within the interval."""
+    interval_s, burst = (float(values(SERVICE, f"StartLimit{key}")[0]) for key in ("IntervalSec", "Burst"))
+    assert PAUSE_S * burst > interval_s
+    assert float(values(SERVICE, "TimeoutStartSec")[0]) > PAUSE_S + 10
+
+
+def test_a_reload_finds_the_socket_that_is_set_for_the_service() -> None:
+    """By no path of its own: ListenSequentialPacket= may be another one."""
+    [command] = values(SERVICE, "ExecReload")
+    assert command == f"{INSTALLED}dsv41-proxyctl reload"
+    [file] = values(SERVICE, "EnvironmentFile")
+    assert f"`{file.removeprefix('-')}` as\n  `{SOCKET_VARIABLE}=PATH`" in OPERATIONS.read_text(encoding="utf-8")
+    assert SOCKET_VARIABLE in {setting.variable for setting in TABLE}
 
 
 def test_a_wrong_configuration_is_a_failure() -> None:

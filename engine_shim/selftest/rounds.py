@@ -21,6 +21,7 @@ from hostflag.verdicts import Skip, Verdict
 
 
 WAIT_S: Final = 2.0  # a round takes microseconds; a stream that needs so long does not move
+STARVED_S: Final = 0.02  # until a step is submitted again that a starved watchdog refused
 LOOKS: Final = 3  # at streams beside a parked one: a machine that was busy elsewhere is so once, a shared queue is shared each time
 NO_ANSWER: Final = {Verdict.LOST, Verdict.DISCONNECTED, Verdict.DRAINING}  # how rounds end without a daemon that serves
 NO_DAEMON: Final = {Skip.NO_SESSION, Skip.DRAINING}
@@ -125,7 +126,7 @@ class Rounds:
             self._arena.stage(number)
             self._reached(self._stream.marker())
             began = time.perf_counter_ns()
-            ticket = self._session.submit(batch)
+            ticket = self._submit(batch)
             submitted = time.perf_counter_ns()
             round_ = self._round(ticket)
             until = began + int(WAIT_S * 1e9)
@@ -140,7 +141,7 @@ class Rounds:
     def _start(self) -> None:
         number, self._number = self._number, self._number + 1
         expected = self._arena.stage(number)
-        ticket = self._session.submit(self._arena.batch)
+        ticket = self._submit(self._arena.batch)
         self._round(ticket)
         self._flying.append((number, ticket, self._arena.fetch(number), expected))
 
@@ -175,6 +176,13 @@ class Rounds:
         for other, _, _ in places:
             if not other.wait(other.marker(), WAIT_S):
                 raise Stuck(f"a stream beside the parked one was not done {WAIT_S:g} s after that went on")
+
+    def _submit(self, batch: Batch) -> Ticket:
+        """Submit a step; again where the watchdog was starved: a machine that is busy elsewhere is so for a moment."""
+        until = time.monotonic() + WAIT_S
+        while (ticket := self._session.submit(batch)).skip is Skip.WATCHDOG and time.monotonic() < until:
+            time.sleep(STARVED_S)
+        return ticket
 
     def _round(self, ticket: Ticket) -> int:
         if ticket.round is not None:

@@ -77,6 +77,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _help(setting: Setting) -> str:
-    default = setting.kind.to_toml(setting.default).strip('[]"')
+    default = setting.kind.to_toml(setting.default).strip('[]"') or "none"
     again = " (may come again)" if setting.kind.repeated else ""
     return f"{setting.help}{again} (default: {default})".replace("%", "%%")

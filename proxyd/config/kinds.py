@@ -56,8 +56,11 @@ class Kind(ABC):
         for text in [given] if isinstance(given, str) else given:
             if not text.isprintable():  # bytes that are no letters, too
                 raise Unfit("not printable UTF-8")
-        # A list is as TOML has it: nothing in it needs commas.
-        return self.from_text(given) if isinstance(given, str) else self.from_toml(given)
+        return self.from_text(given) if isinstance(given, str) else self.from_list(given)
+
+    def from_list(self, given: list[str]) -> Any:
+        """Return the value of a flag that came again and again: as TOML has it, nothing in it needs commas."""
+        return self.from_toml(given)
 
     def from_toml(self, value: object) -> Any:
         """Return the value that TOML gave. Most kinds are written as a string there."""
@@ -168,6 +171,8 @@ class SocketPath(Kind):
         if not text:
             raise Unfit("a socket needs a path")
         path = Path(text).absolute()
+        if text.endswith("/") or path.name in {"", ".", ".."}:
+            raise Unfit("a directory, not a socket's path")
         if len(bytes(path)) > MAX_SOCKET_PATH_BYTES:
             raise Unfit(f"longer than the {MAX_SOCKET_PATH_BYTES} bytes that a Unix socket's path may have")
         return path
@@ -187,12 +192,18 @@ class Endpoints(Kind):
     repeated = True
 
     def from_text(self, text: str) -> tuple[str, ...]:
-        return checked_endpoints([part.strip() for part in text.split(",")])
+        return self.from_list([part.strip() for part in text.split(",")])
+
+    def from_list(self, given: list[str]) -> tuple[str, ...]:
+        return checked_endpoints([_absolute(checked_endpoint(each)) for each in given])
 
     def from_toml(self, value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise Unfit("not an array of strings")
-        return checked_endpoints([checked_endpoint(each) for each in value])
+        for each in map(checked_endpoint, value):
+            if _absolute(each) != each:
+                raise Unfit(f"{each!r} is not absolute: a file does not know where a daemon will be started")
+        return checked_endpoints(value)
 
     def to_toml(self, value: Sequence[str]) -> str:
         return f"[{', '.join(map(quoted, value))}]"
@@ -220,6 +231,14 @@ class Address(Kind):
 
     def to_toml(self, value: MetricsAddress | None) -> str:
         return quoted(OFF if value is None else str(value))
+
+
+def _absolute(endpoint: str) -> str:
+    """Return an ipc:// endpoint with the whole path, any other as it is: @NAME is no path (an abstract socket)."""
+    scheme, _, path = endpoint.partition("://")
+    if scheme != "ipc" or path[0] in "/@":
+        return endpoint
+    return f"ipc://{Path(path).absolute()}"
 
 
 def quoted(text: str) -> str:

@@ -89,6 +89,11 @@ class LinkKeeper:
         return (self._answered if self._has_answer() else "") or self._workers.endpoint
 
     @property
+    def where(self) -> str:
+        """Where it looks for a worker, in words, and why that gives no drafts where this is known."""
+        return f"at {self.endpoint}: {self.why}" if self.why else f"at {self.endpoint}"
+
+    @property
     def why(self) -> str:
         """Why the worker at ``endpoint`` gives no drafts; empty where that is not known, or it does."""
         if self._has_answer():

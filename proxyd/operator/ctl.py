@@ -17,13 +17,17 @@ from hostflag.defaults import ENGINE_SOCKET
 from hostflag.messages import Drain, Dump, DumpRequest, Reload, Resume, Status, StatusRequest, SwitchWorker
 from hostflag.version import VERSION
 from proxyd.links.endpoints import checked_endpoints
-from proxyd.operator import ctltext, keygen, outside, qualify
+from proxyd.operator import ctltext, keygen, output, outside, qualify
 from proxyd.operator.ctlclient import LISTENS_S, Client, Failed, Silent, Unreachable
 
 
 EXIT_FAILED: Final = 1
 EXIT_UNREACHABLE: Final = 3
 EXIT_NOT_HEALTHY: Final = 4
+EXIT_UNWRITTEN: Final = 5
+SOCKET_VARIABLE: Final = (
+    "DSV41_PROXYD_ENGINE_SOCKET"  # the daemon's own: what the unit sets counts for its ExecReload=, too
+)
 ANSWER_S: Final = 10.0
 MOST_ROUNDS: Final = 255
 MOST_REASON_LETTERS: Final = 200
@@ -34,6 +38,7 @@ exit status:
   2  wrong arguments
   3  no daemon could be asked; for qualify also: no CUDA driver, or the daemon went away meanwhile
   4  status only: the daemon is not healthy, or does not answer
+  5  done, but what there is to say could not be written to standard output
 
 examples:
   dsv41-proxyctl status                        # what it does, why it is not healthy
@@ -51,14 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         text, status = options.run(options)
     except Failed as fault:
-        sys.stderr.write(f"dsv41-proxyctl: {fault}\n")
+        output.complain(str(fault))
         return EXIT_UNREACHABLE if isinstance(fault, Unreachable) else EXIT_FAILED
     try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read it has enough (head, jq). Python would complain at exit, when it flushes again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.write(text + "\n")
+    except OSError as fault:
+        output.complain(f"done, but its output cannot be written: {fault.strerror}")
+        return EXIT_UNWRITTEN
     return int(status)
 
 
@@ -140,8 +144,8 @@ def _parser() -> argparse.ArgumentParser:
         "--socket",
         metavar="PATH",
         type=Path,
-        default=Path(ENGINE_SOCKET),
-        help="where the daemon listens (default: %(default)s)",
+        default=Path(os.environ.get(SOCKET_VARIABLE) or ENGINE_SOCKET),
+        help=f"where the daemon listens (default: ${SOCKET_VARIABLE}, else {ENGINE_SOCKET})",
     )
     parser.add_argument("--version", action="version", version=f"dsv41-proxyctl {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -95,6 +95,8 @@ class Client:
 def _unreachable(path: Path, fault: OSError) -> str:
     if isinstance(fault, FileNotFoundError):
         return f"no daemon at {path}: there is no such socket; start dsv41-proxyd, or give --socket"
+    if isinstance(fault, ConnectionRefusedError) and not path.is_socket():
+        return f"no daemon at {path}: it is no socket; start dsv41-proxyd, or give --socket"
     if isinstance(fault, ConnectionRefusedError):
         return f"no daemon at {path}: a socket is there, but nobody listens; start dsv41-proxyd, or give --socket"
     if isinstance(fault, PermissionError):

@@ -61,6 +61,11 @@ class Notifier:
         return cls(address or None, int(microseconds) / 1e6 or None if for_us else None)
 
     @property
+    def manager(self) -> bool:
+        """Whether there is a service manager to be told."""
+        return self._socket is not None
+
+    @property
     def waiting(self) -> bool:
         """Whether something is to be tried again (``flush``)."""
         return bool(self._waiting)

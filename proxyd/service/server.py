@@ -9,22 +9,23 @@ import os
 import signal
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from hostflag import logging
 from hostflag.channel import ChannelClosed, ChannelTimeout, accepted_end
+from hostflag.defaults import ENGINE_SOCKET
 from hostflag.messages import Refused
 from proxyd.config.faults import ConfigurationError, Fault
-from proxyd.errors import StartError
-from proxyd.links.curve import curve_of
-from proxyd.links.link import Links
+from proxyd.errors import NotNowError, StartError
 from proxyd.links.reach import Reach
 from proxyd.links.workers import Workers
 from proxyd.operator.controls import Controls
 from proxyd.operator.operators import Operator
 from proxyd.service import stderr
+from proxyd.service.check import links_of
 from proxyd.service.events import Events
 from proxyd.service.listener import Listener
 from proxyd.service.signals import Signals
@@ -90,7 +91,7 @@ class Server:
             self._terms = Terms(
                 network_timeout_ms=settings.network_timeout_ms, metrics=url, admission=_admission(settings)
             )
-            self._file = passed or SocketFile(settings.socket, settings.socket_mode, settings.socket_group)
+            self._file = passed or _socket_file(settings)
             stack.callback(self._file.close)
             self._listener = Listener(self._events, self._file.listening, self._meet, self._say_fault)
             stack.callback(self._listener.close)
@@ -160,12 +161,9 @@ class Server:
         self._drain_s = _drain_s(settings)
 
     def _make_workers(self, settings: Settings, stack: contextlib.ExitStack) -> Workers:
-        endpoints, curve = settings.workers, curve_of(settings)
-        links = Links(endpoints[0], curve)
+        links = links_of(settings)
         stack.callback(links.close)
-        for endpoint in endpoints[1:]:
-            links.check(endpoint)
-        workers = Workers(self._events, links, endpoints)
+        workers = Workers(self._events, links, settings.workers)
         stack.callback(workers.close)
         return workers
 
@@ -173,7 +171,7 @@ class Server:
         try:
             listening = http.bind(address.host, address.port)
         except OSError as fault:
-            raise StartError(
+            raise NotNowError(
                 f"cannot serve metrics on {address}: {fault.strerror}; give another --metrics, or off"
             ) from fault
         host, port = listening.getsockname()[:2]
@@ -275,6 +273,12 @@ def _admission(settings: Settings) -> Admission:
         return Admission.of(settings)
     except ValueError as fault:
         raise StartError(f"security: {fault}") from fault
+
+
+def _socket_file(settings: Settings) -> SocketFile:
+    # Nobody has named the default's directory, so nobody has made it, where systemd did not.
+    ours = settings.socket == Path(ENGINE_SOCKET)
+    return SocketFile(settings.socket, settings.socket_mode, settings.socket_group, make_directory=ours)
 
 
 def _drain_s(settings: Settings) -> float:

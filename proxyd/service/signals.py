@@ -32,9 +32,12 @@ class Signals:
         self._before_fd = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         # A Python handler has to be there for the wake-up byte to be written; it has nothing to do.
         self._before = {number: signal.signal(number, lambda _number, _frame: None) for number in HEEDED}
+        # What came before there were handlers (proxyd.__main__ holds SIGHUP back) comes now.
+        self._mask_before = signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
         events.watch(self._read, READ, self._ready)
 
     def close(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._before_fd)

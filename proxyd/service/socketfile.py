@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from hostflag.users import gid_of
-from proxyd.errors import StartError
+from proxyd.errors import NotNowError, StartError
 
 
 MODE: Final = 0o660
 OWNER_ONLY: Final = 0o600
+DIRECTORY_MODE: Final = 0o755  # as systemd/tmpfiles.conf has it
 PROBE_TIMEOUT_S: Final = 1.0
 
 
@@ -27,15 +28,17 @@ class SocketFile:
     A bound SOCK_SEQPACKET socket at ``path``, and the lock that keeps a second daemon from taking the path away.
 
     Raises StartError with what to do: where another daemon serves the path, where something else lies there, where the directory
-    is missing or not ours to write.
+    is missing or not ours to write. With ``make_directory`` the last directory of ``path`` is made where it is missing, and stays.
     """
 
-    def __init__(self, path: Path, mode: int = MODE, group: str | None = None) -> None:
+    def __init__(self, path: Path, mode: int = MODE, group: str | None = None, *, make_directory: bool = False) -> None:
         self._path = path
         self._mode = mode
         self._group = group
         self._lock_path = path.with_name(path.name + ".lock")
         try:
+            if make_directory:
+                _make_directory(path.parent)
             self._lock = self._take_lock()
             try:
                 self._remove_stale()
@@ -44,7 +47,7 @@ class SocketFile:
                 self._drop_lock()
                 raise
         except OSError as fault:
-            raise StartError(f"cannot make the socket {path}: {_advice(fault, path)}") from fault
+            raise NotNowError(f"cannot make the socket {path}: {_advice(fault, path)}") from fault
         self._identity = self._identify()
 
     def close(self) -> None:
@@ -64,7 +67,7 @@ class SocketFile:
                     return lock
             except BlockingIOError:
                 os.close(lock)
-                raise StartError(
+                raise NotNowError(
                     f"another daemon serves {self._path}: stop it, or give this one another --socket"
                 ) from None
             except BaseException:
@@ -79,21 +82,17 @@ class SocketFile:
         os.close(self._lock)
 
     def _remove_stale(self) -> None:
-        try:
-            kind = self._path.lstat().st_mode
-        except FileNotFoundError:
+        if not is_there(self._path):
             return
-        if not stat.S_ISSOCK(kind):
-            raise StartError(
-                f"{self._path} is there and is no socket: it is left alone; remove it, or give another --socket"
-            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             probe.settimeout(PROBE_TIMEOUT_S)
             answer = probe.connect_ex(str(self._path))
         if answer == errno.ECONNREFUSED:
             self._path.unlink()
         elif answer != errno.ENOENT:
-            raise StartError(f"somebody listens on {self._path} already: stop it, or give this daemon another --socket")
+            raise NotNowError(
+                f"somebody listens on {self._path} already: stop it, or give this daemon another --socket"
+            )
 
     def _bind(self) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -116,7 +115,7 @@ class SocketFile:
         fd = os.open(self._path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-                raise StartError(
+                raise NotNowError(
                     f"{self._path} was replaced while it was made: who else writes in {self._path.parent}?"
                 )
             os.chown(f"/proc/self/fd/{fd}", -1, group)
@@ -129,11 +128,54 @@ class SocketFile:
         return found.st_dev, found.st_ino
 
 
+def _make_directory(directory: Path) -> None:
+    """
+    Make ``directory`` as tmpfiles.d does, mode 0755, where nothing has that name: what is there already is used as ever.
+
+    Raises NotNowError where somebody else puts something there meanwhile, OSError.
+    """
+    try:
+        directory.mkdir(DIRECTORY_MODE)
+    except FileExistsError:
+        return
+    # By a descriptor of what was just made: whoever may write beside it cannot have another one meant.
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & ~DIRECTORY_MODE or os.listdir(fd):  # noqa: PTH208 - of a descriptor
+            raise NotNowError(f"{directory} was replaced while it was made: who else writes in {directory.parent}?")
+        os.fchmod(fd, DIRECTORY_MODE)  # whatever the umask
+    finally:
+        os.close(fd)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a socket, served or stale, has this path. Raises StartError where something else has it, OSError."""
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISSOCK(kind):
+        raise StartError(f"{path} is there and is no socket: it is left alone; remove it, or give another --socket")
+    return True
+
+
+def check_place(path: Path) -> None:
+    """Raise StartError where no daemon could ever have its socket at ``path`` as that is now."""
+    with contextlib.suppress(OSError):  # what is not there yet, or not to be seen by us, may be by the start
+        is_there(path)
+
+
 def _advice(fault: OSError, path: Path) -> str:
     if fault.errno == errno.ENOENT:
         return f"there is no directory {path.parent}: make it, or give another --socket"
     if fault.errno == errno.EPERM:
         return "this user may not give it to that group: make the user a member (engine.socket_group)"
+    if fault.errno == errno.EACCES and not path.parent.exists():
+        return (
+            f"no right to make the directory {path.parent}: have root make it, or give --socket, such as "
+            "$XDG_RUNTIME_DIR/dsv41-engine.sock, to this and to dsv41-proxyctl, and engines VLLM_DSPARK_REMOTE_SOCKET"
+        )
     if fault.errno == errno.EACCES:
         return f"no right to write in {path.parent}: give this user the right, or give another --socket"
     return fault.strerror or str(fault)

@@ -160,7 +160,7 @@ class Handshake:
         self._on_over(self, OPERATOR)
 
     def _create(self, hello: Hello) -> None:
-        self._roster.make_room(hello)
+        self._roster.make_room(hello, self._peer)
         fd = created(hello.geometry)
         try:
             self._hand_over(hello, fd, 0, to_engine=True)
@@ -172,12 +172,12 @@ class Handshake:
             raise RefusedError("attach", "ATTACH came without a region")
         adoptable(fds[0], hello.geometry, base)
         self._roster.must_be_free(fds[0])
-        self._roster.make_room(hello)
+        self._roster.make_room(hello, self._peer)
         self._hand_over(hello, fds[0], base, to_engine=False)
 
     def _hand_over(self, hello: Hello, region_fd: int, base: int, *, to_engine: bool) -> None:
         session = self._roster.add(
-            self._channel, hello, number=self._number, region_fd=region_fd, base=base, log=self._log
+            self._channel, hello, peer=self._peer, number=self._number, region_fd=region_fd, base=base, log=self._log
         )
         self._timer.cancel()
         self._events.forget(self._channel)

@@ -7,6 +7,8 @@ import os
 
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from hostflag import geometry as geometries
 from hostflag import region as regions
 from hostflag.channel import Channel
@@ -14,6 +16,7 @@ from hostflag.messages import Hello, ToDaemon
 from hostflag.region import RegionFault
 from proxyd.errors import RefusedError
 from proxyd.sessions.loopsettings import loop_config
+from proxyd.sessions.peer import printable
 from proxyd.sessions.pulse import Pulse
 from proxyd.sessions.roundloop import LoopError, RoundLoop
 from proxyd.sessions.session import Session
@@ -26,10 +29,14 @@ if TYPE_CHECKING:
     from proxyd.config.settings import Settings
     from proxyd.links.workers import Workers
     from proxyd.service.events import Events
+    from proxyd.sessions.peer import Peer
 
 
 MAX_SESSIONS: Final = 16
 MAX_ENDING: Final = 16  # sessions whose loops are on their way out
+MOST_REPLACED: Final = (
+    4  # lines, of one user's engines in ten seconds: two of one name replace each other again and again
+)
 MAX_REGION_BYTES: Final = 4 << 30  # of all sessions together
 
 
@@ -69,17 +76,20 @@ class Roster:
         if self.draining is not None:
             raise RefusedError("draining", f"this daemon takes no sessions now: {self.draining}; connect again later")
 
-    def make_room(self, hello: Hello) -> int:
+    def make_room(self, hello: Hello, peer: Peer) -> int:
         """
-        End the older sessions of the same engine and return the bytes of the region that this one would get.
+        End the older sessions of the same engine, of ``peer``'s user, and return the bytes of the region that this one would get.
 
-        Raises RefusedError where there is no room for one more.
+        Raises RefusedError where there is no room for one more, or where the engine is another user's.
         """
         self.must_be_open()
         region_bytes = geometries.region_bytes(hello.geometry)
-        for session in self:
-            if (session.hello.engine.name, session.hello.engine.rank) == (hello.engine.name, hello.engine.rank):
-                session.end("the engine has a newer session")
+        older = [session for session in self if _names(session.hello) == _names(hello)]
+        for session in older:
+            _must_be_own(session, peer)
+        for session in older:
+            _say_replaced(session, peer)
+            session.end("the engine has a newer session")
         running = list(self)
         if len(running) >= MAX_SESSIONS or len(self) - len(running) >= MAX_ENDING:
             raise RefusedError("busy", f"this daemon has {MAX_SESSIONS} sessions already: stop an engine, or try again")
@@ -100,7 +110,7 @@ class Roster:
                 raise RefusedError("attach", f"session {session.number:016x} still has this region: wait for its end")
 
     def add(
-        self, channel: Channel[ToDaemon], hello: Hello, *, number: int, region_fd: int, base: int, log: Any
+        self, channel: Channel[ToDaemon], hello: Hello, *, peer: Peer, number: int, region_fd: int, base: int, log: Any
     ) -> Session:
         """
         Start a session on a region whose counter stands at ``base``. It owns ``channel`` once its ``start`` is called.
@@ -124,6 +134,7 @@ class Roster:
             channel,
             loop,
             hello,
+            peer=peer,
             pulse=pulse,
             number=number,
             region_bytes=header.bytes,
@@ -171,3 +182,36 @@ class Roster:
         del self._sessions[session.number]
         if not self._sessions:
             self._on_empty()
+
+
+def _names(hello: Hello) -> tuple[str, int]:
+    return hello.engine.name, hello.engine.rank
+
+
+def _say_replaced(session: Session, peer: Peer) -> None:
+    if peer.pid == session.peer.pid:
+        return
+    # An engine that was started again, or two that were given one name by mistake.
+    structlog.get_logger().warning(
+        "session of another process replaced",
+        session=f"{session.number:016x}",
+        engine=session.hello.engine.name,
+        rank=session.hello.engine.rank,
+        pid=session.peer.pid,
+        by_pid=peer.pid,
+        uid=peer.uid,
+        rate_limited=True,
+        rate_key=f"uid {peer.uid}",
+        rate_burst=MOST_REPLACED,
+    )
+
+
+def _must_be_own(session: Session, peer: Peer) -> None:
+    """Raise RefusedError where the session is another user's: a name that anybody may say must end nobody else's rounds."""
+    if session.peer.uid != peer.uid:
+        # Not beside it either: the worker, metrics and logs know engines by name and rank.
+        raise RefusedError(
+            "name",
+            f"engine {printable(session.hello.engine.name)} rank {session.hello.engine.rank} is pid {session.peer.pid} of uid "
+            f"{session.peer.uid}, and this is pid {peer.pid} of uid {peer.uid}: stop that one, or give this one another name",
+        )

@@ -18,7 +18,7 @@ from proxyd.links.linkkeeper import LinkKeeper
 from proxyd.service.events import READ
 from proxyd.sessions.breakerlog import BreakerLog
 from proxyd.sessions.flightrecord import flight_record
-from proxyd.sessions.peer import printable
+from proxyd.sessions.peer import Peer, printable
 from proxyd.sessions.roundloop import BreakerState, EventKind, LinkState
 from proxyd.sessions.tally import Tally
 from proxyd.views.health import SessionFacts
@@ -60,6 +60,7 @@ class Session:
         loop: RoundLoop,
         hello: Hello,
         *,
+        peer: Peer,
         pulse: Pulse,
         number: int,
         region_bytes: int,
@@ -68,6 +69,7 @@ class Session:
         on_over: Callable[[Session, Tally], None],
     ) -> None:
         self.hello = hello
+        self.peer = peer
         self.number = number
         self.region_bytes = region_bytes
         self.region_id = region_id
@@ -153,8 +155,7 @@ class Session:
         """Return what its health follows from."""
         trouble = None
         if not self.worker_up:
-            why = f": {self._keeper.why}" if self._keeper.why else ""
-            trouble = f"no worker (link {self.loop.link_state().name.lower()} at {self._keeper.endpoint}{why})"
+            trouble = f"no worker (link {self.loop.link_state().name.lower()} {self._keeper.where})"
         elif self.loop.breaker_state() is BreakerState.OPEN:
             trouble = f"the circuit breaker is open: the worker at {self._keeper.endpoint} fails"
         name = f"{printable(self.hello.engine.name)} rank {self.hello.engine.rank}"

@@ -26,12 +26,12 @@ struct history {
     int64_t position[REQUESTS];
 };
 
-static void add_request(struct step *s, struct history *h, uint32_t slot, uint32_t *at)
+static void add_request(struct step *s, struct history *h, uint32_t slot, bool with_rows, uint32_t *at)
 {
     uint32_t i = s->n_requests++;
-    bool prefill = stress_random() % 4 == 0;
-    uint32_t rows = 1 + stress_random() % (prefill ? MOST_ROWS : DRAFTS + 1);
-    uint32_t rejected = prefill ? 0 : stress_random() % rows;
+    bool prefill = with_rows && stress_random() % 4 == 0;
+    uint32_t rows = with_rows ? 1 + stress_random() % (prefill ? MOST_ROWS : DRAFTS + 1) : 0;
+    uint32_t rejected = prefill || !rows ? 0 : stress_random() % rows;
 
     if (prefill && stress_random() % 2 == 0) {
         h->generation[slot]++;
@@ -53,12 +53,13 @@ static void add_request(struct step *s, struct history *h, uint32_t slot, uint32
 
 static void fill(struct step *s, struct history *h)
 {
+    bool with_rows = stress_random() % 4 != 0; /* else its round takes nothing of the ring */
     uint32_t at = 0;
 
     s->n_requests = 0;
     for (uint32_t slot = 0; slot < REQUESTS; slot++)
         if (stress_random() % 5)
-            add_request(s, h, slot, &at);
+            add_request(s, h, slot, with_rows, &at);
     memset(s->drafts_out, 0xff, sizeof(s->drafts_out));
 }
 
@@ -104,6 +105,7 @@ static void submit(struct stress_engine *w, struct hfe_session *e, struct step *
         .n_requests = s->n_requests, .n_sources = 1, .requests = s->requests, .sources = &source, .positions = s->positions,
         .tokens = s->tokens, .num_sampled = s->num_sampled, .num_rejected = s->num_rejected, .last_sampled = s->last_sampled,
         .next_prefill = s->next_prefill, .drafts_out = s->drafts_out,
+        .empty = s->n_requests == 0,
     };
 
     if (!e)
