@@ -126,3 +126,11 @@ def test_rounds_that_cannot_be_made_are_wrong_arguments(rounds: str) -> None:
     assert one.returncode == 2
     assert f"{rounds!r} is not a number of rounds from 1 to 1000000" in said
     assert "_rounds" not in said
+
+
+def test_proxyctl_says_so_itself() -> None:
+    command = [sys.executable, "-m", "proxyd.operator.ctl", "qualify", "--rounds=0"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert ended.returncode == 2
+    assert "usage: dsv41-proxyctl qualify" in ended.stderr
+    assert "'0' is not a number of rounds from 1 to 1000000" in ended.stderr
