@@ -25,7 +25,6 @@ class EchoKeeper:
     """In the place of a LinkKeeper. ``delay_us``: how long an answer takes. Raises OSError out of memory or descriptors."""
 
     endpoint: Final = ECHO
-    where: Final = f"at {ECHO}"
 
     def __init__(self, loop: RoundLoop, geometry: Geometry, delay_us: float, *, opening: bytes) -> None:
         self.worker: str | None = ECHO
