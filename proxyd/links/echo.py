@@ -25,6 +25,7 @@ class EchoKeeper:
     """In the place of a LinkKeeper. ``delay_us``: how long an answer takes. Raises OSError out of memory or descriptors."""
 
     endpoint: Final = ECHO
+    why: Final = ""
 
     def __init__(self, loop: RoundLoop, geometry: Geometry, delay_us: float, *, opening: bytes) -> None:
         self.worker: str | None = ECHO
