@@ -50,6 +50,7 @@ class Deaths:
         for number in range(self.plan.count(*KILLED)):
             self._kill(number + 1)
         self.points = self._die(self.plan.count(*DYING))
+        self._kill(0)  # which has drafts before: the worker does not keep places for the dead
         self._gone(time.monotonic_ns())
         held.back(self.row, MAY_MIB)
 
