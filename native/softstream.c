@@ -43,7 +43,7 @@ int hfs_await(struct hfs_stream *s, uint64_t n, uint64_t timeout_ns)
     /* "done, waiters": mirror of finish_one. */
     atomic_thread_fence(memory_order_seq_cst);
     for (;;) {
-        /* Acquire: pairs with finish_one ("done, done_low"). With an older done than this, nobody would wake us. */
+        /* Acquire: pairs with finish_one ("done, lower half"). With an older done than this, nobody would wake us. */
         uint32_t low = atomic_load_explicit(&s->done_low, memory_order_acquire);
         uint64_t waited;
 

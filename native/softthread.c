@@ -89,7 +89,7 @@ static void finish_one(struct hfs_stream *s, uint64_t n)
 {
     /* Release: what the operation did is seen by whoever sees it done (hfs_reached), and its place may be filled again. */
     atomic_store_explicit(&s->done, n, memory_order_release);
-    /* Release: a waiter that sleeps on the new value has seen done, too ("done, done_low"). */
+    /* Release: a waiter that sleeps on the new value has seen done, too ("done, lower half"). */
     atomic_store_explicit(&s->done_low, (uint32_t)n, memory_order_release);
     /* "done, waiters": mirror of hfs_await. Either the waiter sees done, or we see the waiter. */
     atomic_thread_fence(memory_order_seq_cst);
