@@ -77,6 +77,13 @@ static int synchronize(void *context, uint64_t timeout_ns)
     return r < 0 ? r : hfc_await(s, s->drained, timeout_ns);
 }
 
+static int drained(void *context)
+{
+    struct hfc_stream *s = context;
+
+    return hfc_await(s, s->drained, 0) == 0;
+}
+
 static int copy2d(void *context, void *to, uint64_t to_pitch, const void *from, uint64_t from_pitch, uint64_t width,
                   uint64_t height, enum hfe_copy kind)
 {
@@ -203,6 +210,7 @@ struct hfe_stream hfc_operations(struct hfc_stream *s)
         .keep = hfc_keep_region,
         .let_go = hfc_let_go_region,
         .synchronize = synchronize,
+        .drained = drained,
     };
 }
 
@@ -228,9 +236,9 @@ static CUevent event_of(const struct hfc_stream *s, uint64_t marker)
 
 int hfc_reached(struct hfc_stream *s, uint64_t marker)
 {
-    CUresult result = HFC_RAW(s->driver, cuEventQuery, event_of(s, marker));
+    int r = hfc_await(s, event_of(s, marker), 0);
 
-    return result == CUDA_ERROR_NOT_READY ? 0 : result == CUDA_SUCCESS ? 1 : hfc_errno(s->driver, HFC_cuEventQuery, result);
+    return r == 0 ? 1 : r == -ETIMEDOUT ? 0 : r;
 }
 
 int hfc_wait(struct hfc_stream *s, uint64_t marker, uint64_t timeout_ns)

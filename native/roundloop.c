@@ -204,16 +204,16 @@ static void say_end(struct hfd_loop *l)
         hfd_loop_say(l, &(struct hfd_event){.kind = kinds[l->end], .reason = l->fault});
 }
 
-/* Where nobody asked for the end: else the worker would keep the contexts of an engine that is gone. NULL: out of memory. */
+/* Where nobody asked for the end: else the worker would keep the contexts of an engine that is gone. NULL: none is due, or out of memory. */
 static struct hfd_encoded *closing(const struct hfd_loop *l)
 {
     const char *reason = l->end == HFD_END_GONE ? "the engine is gone" : l->end == HFD_END_LOST ? "the engine gave the session up" : l->fault;
     struct hw_header h = hfd_wire_control(l->config.session, HW_CLOSE, 0);
-    struct hfd_encoded *message = malloc(sizeof(*message) + sizeof(h) + CLOSE_BYTES);
+    struct hfd_encoded *message = reason ? malloc(sizeof(*message) + sizeof(h) + CLOSE_BYTES) : NULL;
 
     if (!message)
         return NULL;
-    h.body_bytes = (uint32_t)snprintf((char *)message->data + sizeof(h), CLOSE_BYTES, "{\"reason\":\"%s\"}", reason);
+    h.body_bytes = (uint32_t)snprintf((char *)message->data + sizeof(h), CLOSE_BYTES, "{\"reason\":\"%.100s\"}", reason);
     memcpy(message->data, &h, sizeof(h));
     message->bytes = sizeof(h) + h.body_bytes;
     return message;

@@ -43,6 +43,7 @@ struct hfe_session {
     uint32_t settled;
     bool half;   /* a submit failed half-way */
     bool waits;  /* and it was a synchronous one: it can be waited for */
+    bool marked; /* and synchronize has marked where it ends: the stream can be asked whether it is past that */
     bool fenced; /* and yet the stream will say when it is past what was enqueued */
     bool sync;   /* the submit under way waits for its rounds */
     bool over;   /* whoever ended it: the watchdog is gone */

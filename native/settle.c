@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define FENCE_LOOK_NS 200000 /* for a stream that has nothing to do to say so; one that has is looked at again */
-
 static uint32_t submitted_of(const struct hfe_session *e)
 {
     return atomic_load_explicit(&e->region.engine->submitted.value, memory_order_acquire);
@@ -96,12 +94,22 @@ static void book(struct hfe_session *e, uint32_t t, int verdict)
         hfe_count(&stats->context_only, 1);
 }
 
+/* The end of a synchronous submit that failed half-way, on a stream that takes no write. Asked, never waited for: whoever settles is
+   about to submit. A later synchronize moves the mark, and what is past that is past this. */
+static void look_at_half(struct hfe_session *e)
+{
+    if (!e->half || e->fenced || !e->marked || !e->stream.drained || e->stream.drained(e->stream.context) <= 0)
+        return;
+    /* Release: as hfe_fence_half. */
+    atomic_store_explicit(&e->region.engine->consumed.value, atomic_load_explicit(&e->attempted, memory_order_relaxed), memory_order_release);
+    e->fenced = true;
+}
+
 int hfe_settle(struct hfe_session *e)
 {
     int n = 0;
 
-    if (e->half && !e->fenced && e->waits)
-        (void)hfe_fence_half(e, FENCE_LOOK_NS);
+    look_at_half(e);
     for (uint32_t t = e->settled + 1; hfe_consumed(e, t); t++) {
         int found = hf_verdict_load(&e->region, t);
 

@@ -35,6 +35,8 @@ struct hfe_stream {
     int (*let_go)(void *context, const struct hf_region *region);
     /* Waits until the stream is past everything enqueued before. 0, or -ETIMEDOUT: then it goes on. For synchronous rounds. */
     int (*synchronize)(void *context, uint64_t timeout_ns);
+    /* 1: the stream is past everything that was enqueued before the last synchronize. 0: not yet. Never waits. NULL: cannot be told. */
+    int (*drained)(void *context);
 };
 
 #endif

@@ -170,6 +170,7 @@ int hfe_fence_half(struct hfe_session *e, uint64_t timeout_ns)
     r = e->stream.write32(e->stream.context, consumed, attempted);
     if (r < 0 && e->waits) {
         r = e->stream.synchronize(e->stream.context, timeout_ns);
+        e->marked = r == -ETIMEDOUT;
         /* Release: the reply is read before its slot can be another round's ("reply copied, consumed"). */
         if (r == 0)
             atomic_store_explicit(consumed, attempted, memory_order_release);

@@ -36,6 +36,8 @@ def place(endpoint: str) -> Iterator[None]:
     if path is None:
         yield
         return
+    if not path.name:
+        raise BindFault(f"{path} is a directory, and no path of a socket")
     lock_path = path.with_name(path.name + ".lock")
     lock = _take_lock(path, lock_path)
     try:

@@ -19,10 +19,11 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TEMPORARY = pytest.StashKey[str]()
-# They compile and compute, and hold nothing against a clock: `make test` runs their files two at a time, before the others.
+# They compile and compute, or wait, and hold nothing against a clock: `make test` runs their files two at a time, before the others.
 COMPUTE: Final = {
-    "test_aarch64", "test_build", "test_engine_stress", "test_fuzz", "test_litmus", "test_litmus_relacy", "test_memory_model",
-    "test_model", "test_nap", "test_native_sanitized", "test_packaging", "test_setup", "test_stress",
+    "test_aarch64", "test_build", "test_cuda_sync", "test_engine_stress", "test_fuzz", "test_gpu_run", "test_litmus", "test_litmus_relacy",
+    "test_memory_model", "test_model", "test_nap", "test_native_sanitized", "test_packaging", "test_proxyd_check", "test_proxyd_ctl_output",
+    "test_refworker_start", "test_refworker_stderr", "test_rehearse_undrafted", "test_selftest_daemon", "test_setup", "test_stress",
 }  # fmt: skip
 
 

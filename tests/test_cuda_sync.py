@@ -47,14 +47,14 @@ class Bench:
 
 
 @contextlib.contextmanager
-def lacking(short_dir: Path, attribute: int, **session: Any) -> Iterator[Bench]:
+def lacking(short_dir: Path, attribute: int, respawns: int = 100, **session: Any) -> Iterator[Bench]:
     fake, driver = Fake(), CudaDriver(str(library()))
     driver.use_primary()
     fake.attribute(attribute, 0)
     stream = CudaStream.create(driver=driver, copies=0)
     if attribute == lib.HFC_STREAM_MEM_OPS:  # such a device's driver says so at each write
         driver.fail_nth(1, NOT_SUPPORTED, function="cuStreamWriteValue32", onwards=True)
-    options = ShimOptions(deadline_ms=5000, respawns=100, session=SessionOptions(**session))
+    options = ShimOptions(deadline_ms=5000, respawns=respawns, session=SessionOptions(**session))
     try:
         with Daemons(short_dir / "e"):
             shim = Shim(
@@ -90,11 +90,13 @@ def test_a_flush_is_synchronous_too(short_dir: Path, attribute: int) -> None:
         assert bench.shim.status().losses == {}
 
 
-@pytest.mark.parametrize("attribute", LACKS)
-def test_a_session_ends_once_the_stream_that_was_late_moves(short_dir: Path, attribute: int) -> None:
+@pytest.mark.parametrize(
+    ("attribute", "times"), [(LACKS[0], 1), (LACKS[1], 2)]
+)  # without registration a copy waits for 10 s
+def test_a_session_ends_once_the_stream_that_was_late_moves(short_dir: Path, attribute: int, times: int) -> None:
     """Though the stream takes no write that would say when; so the shim can be closed, too."""
     with lacking(short_dir, attribute, stream_limit_ms=50.0) as bench:
-        for late in range(2):
+        for late in range(times):
             bench.fake.freeze(on=True)
             with pytest.raises(SubmitFailed, match="the session is lost"):
                 bench.submit(Ask(0, 1))
@@ -102,6 +104,25 @@ def test_a_session_ends_once_the_stream_that_was_late_moves(short_dir: Path, att
             drafting(bench)
             assert bench.shim.status().losses == {"SUBMIT": late + 1}
             until(lambda: not bench.shim._pool.unreaped, "the lost session is ended")
+
+
+def test_it_ends_also_where_the_stream_is_busy_at_every_submit(short_dir: Path) -> None:
+    """As an engine's is: what it is past is looked at, and no submit waits for it to be idle."""
+    with lacking(short_dir, lib.HFC_STREAM_MEM_OPS, respawns=0, stream_limit_ms=50.0) as bench:
+        bench.fake.freeze(on=True)
+        with pytest.raises(SubmitFailed, match="the session is lost"):
+            bench.submit(Ask(0, 1))
+        bench.fake.freeze(on=False)
+        marker = bench.stream.marker()
+        assert bench.stream.wait(marker, PATIENCE_S)
+
+        def ended() -> bool:
+            bench.fake.freeze(on=True)
+            assert bench.submit(Ask(0, 1)).skip is Skip.NO_SESSION
+            bench.fake.freeze(on=False)
+            return not bench.shim._pool.unreaped
+
+        until(ended, "the lost session is ended")
 
 
 @pytest.mark.parametrize("attribute", LACKS)

@@ -14,6 +14,8 @@ from typing import Final
 
 import pytest
 
+from engine_hand import until
+
 from dsv41_rehearse.proc import alive
 
 
@@ -106,7 +108,7 @@ def test_a_signal_in_the_middle_of_the_build(tmp_path: Path, number: signal.Sign
     run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 128 + number
     assert tree.as_brought()
-    assert not alive(build)
+    until(lambda: not alive(build), "the build is ended, too")
 
 
 def test_a_reader_that_goes_away_in_the_middle_of_the_build(tmp_path: Path) -> None:

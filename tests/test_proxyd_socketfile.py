@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -140,6 +141,24 @@ def test_a_directory_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     path.parent.mkdir(mode=0o711)
     leave(SocketFile(path, make_directory=True))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o711
+
+
+def test_a_directory_below_one_that_hands_its_bits_down(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)
+    leave(SocketFile(tmp_path / "run" / "engine.sock", make_directory=True))
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755
+
+
+def test_a_directory_that_cannot_be_seen_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object, **__: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", closed)
+    monkeypatch.setattr(Path, "lstat", closed)
+    with pytest.raises(StartError, match="no right to write in"):
+        SocketFile(tmp_path / "engine.sock")
 
 
 def test_no_directory_is_made_through_a_link(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def test_a_file_at_the_path_of_its_socket_is_left_alone(short_dir: Path) -> None
     link = short_dir / "link"
     link.symlink_to(path)
     assert "is no socket" in cannot_start("--bind", f"ipc://{link}")
+    assert "is a directory" in cannot_start("--bind", "ipc:///")
     assert link.is_symlink()
     assert sorted(one.name for one in short_dir.iterdir()) == ["link", "precious"]
 

@@ -24,7 +24,7 @@ from test_selftest import ROOT, begin, echoed, shim_on, tried
 
 from engine_shim import Batch, DaemonUnreachable, Mode, Session, Ticket
 from engine_shim.environment import LIBCUDA
-from engine_shim.selftest import release_kept
+from engine_shim.selftest import release_kept, rounds
 from engine_shim.selftest.arena import Arena
 from engine_shim.selftest.rounds import NothingLearned, Rounds
 from hostflag.region import Word
@@ -243,3 +243,14 @@ def test_a_starved_watchdog_is_of_the_moment(short_dir: Path, monkeypatch: pytes
             report = tried(gpu, daemon.path)
         assert report.passed, report
         assert next(calls) > 40
+
+
+def test_a_watchdog_that_stays_starved_says_nothing_of_the_device(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = Ticket(None, Skip.WATCHDOG, context_rounds=0, first_round=0, rows=0, rows_deferred=0, session=None)
+    with Daemon(short_dir) as daemon, cuda() as gpu, monkeypatch.context() as patch:
+        patch.setattr(rounds, "WAIT_S", 0.1)
+        patch.setattr(Session, "submit", lambda *_: nothing)
+        with pytest.raises(NothingLearned, match="starved"):
+            tried(gpu, daemon.path)

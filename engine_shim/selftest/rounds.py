@@ -17,13 +17,14 @@ from engine_shim.selftest.arena import WORD, Arena
 from engine_shim.selftest.report import Latency, latency_of
 from engine_shim.session import Session
 from engine_shim.ticket import Ticket
-from hostflag.verdicts import Skip, Verdict
+from hostflag.verdicts import Loss, Skip, Verdict
 
 
 WAIT_S: Final = 2.0  # a round takes microseconds; a stream that needs so long does not move
 STARVED_S: Final = 0.02  # until a step is submitted again that a starved watchdog refused
 LOOKS: Final = 3  # at streams beside a parked one: a machine that was busy elsewhere is so once, a shared queue is shared each time
 NO_ANSWER: Final = {Verdict.LOST, Verdict.DISCONNECTED, Verdict.DRAINING}  # how rounds end without a daemon that serves
+OF_THE_DEVICE: Final = {Loss.EXPIRIES, Loss.GARBAGE}  # its words may have come wrong: no reason to try for ever
 NO_DAEMON: Final = {Skip.NO_SESSION, Skip.DRAINING}
 Place: TypeAlias = tuple[CudaStream, int, int]  # a stream, memory of the device, pinned memory
 
@@ -49,6 +50,7 @@ class Rounds:
         self._arena = arena
         self._lanes = lanes
         self._number = 0
+        self._starved_s = 0.0  # in all
         self._flying: list[tuple[int, Ticket, int, list[list[int]]]] = []  # step, ticket, marker, expected
         self._before: dict[int, list[list[int]]] = {}  # by slot: what its last round was answered
 
@@ -178,10 +180,14 @@ class Rounds:
                 raise Stuck(f"a stream beside the parked one was not done {WAIT_S:g} s after that went on")
 
     def _submit(self, batch: Batch) -> Ticket:
-        """Submit a step; again where the watchdog was starved: a machine that is busy elsewhere is so for a moment."""
-        until = time.monotonic() + WAIT_S
-        while (ticket := self._session.submit(batch)).skip is Skip.WATCHDOG and time.monotonic() < until:
+        """Submit a step; again where the watchdog was starved: a machine that is busy elsewhere is so for a moment, or says nothing else."""
+        while (ticket := self._session.submit(batch)).skip is Skip.WATCHDOG:
+            if self._starved_s >= WAIT_S:
+                raise NothingLearned(
+                    f"the watchdog was starved for {WAIT_S:g} s: this machine is too busy to try the device now"
+                )
             time.sleep(STARVED_S)
+            self._starved_s += STARVED_S
         return ticket
 
     def _round(self, ticket: Ticket) -> int:
@@ -193,6 +199,8 @@ class Rounds:
 
     def _gone(self, what: str) -> NothingLearned:
         lost = self._session.lost
+        if lost in OF_THE_DEVICE:
+            raise Failed(f"the session was lost ({lost.name}), {what}")
         how = f"was lost ({lost.name})" if lost else "drains"
         return NothingLearned(
             f"the daemon went away during the self-test, which says nothing of the device: the session {how}, {what}"

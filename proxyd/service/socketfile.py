@@ -142,7 +142,7 @@ def _make_directory(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
-        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & ~DIRECTORY_MODE or os.listdir(fd):  # noqa: PTH208 - of a descriptor
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022 or os.listdir(fd):  # noqa: PTH208 - of a descriptor
             raise NotNowError(f"{directory} was replaced while it was made: who else writes in {directory.parent}?")
         os.fchmod(fd, DIRECTORY_MODE)  # whatever the umask
     finally:
@@ -171,7 +171,7 @@ def _advice(fault: OSError, path: Path) -> str:
         return f"there is no directory {path.parent}: make it, or give another --socket"
     if fault.errno == errno.EPERM:
         return "this user may not give it to that group: make the user a member (engine.socket_group)"
-    if fault.errno == errno.EACCES and not path.parent.exists():
+    if fault.errno == errno.EACCES and _is_missing(path.parent):
         return (
             f"no right to make the directory {path.parent}: have root make it, or give --socket, such as "
             "$XDG_RUNTIME_DIR/dsv41-engine.sock, to this and to dsv41-proxyctl, and engines VLLM_DSPARK_REMOTE_SOCKET"
@@ -179,3 +179,14 @@ def _advice(fault: OSError, path: Path) -> str:
     if fault.errno == errno.EACCES:
         return f"no right to write in {path.parent}: give this user the right, or give another --socket"
     return fault.strerror or str(fault)
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether nothing is there. False where that cannot be seen: a directory above it is closed to this user."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
