@@ -22,13 +22,13 @@ from engine_shim.options import SessionOptions
 from engine_shim.selftest import Report, SelfTest
 from hostflag.defaults import ENGINE_SOCKET
 from hostflag.messages import EngineIdentity, Geometry
+from hostflag.qualifying import rounds_of
 
 
 EXIT_REFUSED: Final = 1
 EXIT_UNREACHABLE: Final = 3
 GEOMETRY: Final = Geometry(row_bytes=30_720, window=128, drafts=5, vocab=129_280)
 LIMIT_S: Final = 60.0
-MAX_ROUNDS: Final = 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket", metavar="PATH", type=Path, default=Path(ENGINE_SOCKET), help="the daemon's socket")
     parser.add_argument("--json", metavar="FILE", type=Path, help="save the report there too")
     parser.add_argument("--device", metavar="N", type=int, default=0, help="which GPU (default: %(default)s)")
-    parser.add_argument("--rounds", metavar="N", type=_rounds, default=1000, help="how many (default: %(default)s)")
+    parser.add_argument("--rounds", metavar="N", type=rounds_of, default=1000, help="how many (default: %(default)s)")
     parser.add_argument(
         "--copies",
         type=int,
@@ -95,16 +95,6 @@ def _parser() -> argparse.ArgumentParser:
         help="how copies are enqueued: 0 one by one, 1 flat ones together, 2 all together",
     )
     return parser
-
-
-def _rounds(text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if not 1 <= count <= MAX_ROUNDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds from 1 to {MAX_ROUNDS}")
-    return count
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hostflag import logging
+from hostflag.stderr import Stderr, fill_standard_descriptors
 from proxyd._daemon import lib
 from proxyd.config import commandline, printout
 from proxyd.config.configuration import Configuration
@@ -22,7 +23,6 @@ from proxyd.errors import NotNowError, StartError
 from proxyd.service import activation, check, limits
 from proxyd.service.notify import Notifier
 from proxyd.service.server import Server
-from proxyd.service.stderr import Stderr, fill_standard_descriptors
 
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
 import socket
 import stat
 
@@ -18,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from hostflag import pathlock
 from refworker.endpoint import BindFault
 
 
@@ -38,16 +37,12 @@ def place(endpoint: str) -> Iterator[None]:
         return
     if not path.name:
         raise BindFault(f"{path} is a directory, and no path of a socket")
-    lock_path = path.with_name(path.name + ".lock")
-    lock = _take_lock(path, lock_path)
+    lock = _take_lock(path)
     try:
         _check(path)
         yield
     finally:
-        # Removed while still held, see _take_lock.
-        with contextlib.suppress(FileNotFoundError):
-            lock_path.unlink()
-        os.close(lock)
+        pathlock.drop(path, lock)
 
 
 def path_of(endpoint: str) -> Path | None:
@@ -56,24 +51,13 @@ def path_of(endpoint: str) -> Path | None:
     return Path(name) if endpoint.startswith(IPC) and name[:1] != "@" and name != "*" else None
 
 
-def _take_lock(path: Path, lock_path: Path) -> int:
-    while True:
-        try:
-            lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as fault:
-            raise BindFault(f"cannot make {lock_path}: {fault.strerror}") from fault
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The worker before may have removed the file between our open and our lock: then it locks nobody out.
-            if os.fstat(lock).st_nlink > 0:
-                return lock
-        except BlockingIOError:
-            os.close(lock)
-            raise BindFault(f"another worker serves {path}: stop it, or give this one another --bind") from None
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)
+def _take_lock(path: Path) -> int:
+    try:
+        return pathlock.take(path)
+    except BlockingIOError:
+        raise BindFault(f"another worker serves {path}: stop it, or give this one another --bind") from None
+    except OSError as fault:
+        raise BindFault(f"cannot make {pathlock.lock_of(path)}: {fault.strerror}") from fault
 
 
 def _check(path: Path) -> None:

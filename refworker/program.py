@@ -22,6 +22,7 @@ import zmq
 from hostflag import audit, logging
 from hostflag.defaults import WORKER_ENDPOINT
 from hostflag.keys import KeyFault, SecretKey, read_allowed, read_secret
+from hostflag.stderr import Stderr, fill_standard_descriptors
 from hostflag.version import VERSION
 from refworker.drafter import Drafter
 from refworker.endpoint import BindFault, bind, make_router, socket_file, write_endpoint
@@ -30,7 +31,6 @@ from refworker.ipcfile import place
 from refworker.loading import BUILT_IN, LoadFault, drafter_class
 from refworker.server import Server
 from refworker.sessions import MAKES_ROOM_S, SILENCE_S, Sessions
-from refworker.stderr import Stderr, fill_standard_descriptors
 
 
 EX_SOFTWARE: Final = 70

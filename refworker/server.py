@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import structlog
 import zmq
 
+from hostflag import stderr
 from hostflag.audit import AuditWriter
 from hostflag.control import Close, Control, Open, Opened, Refused
 from hostflag.wire import (
@@ -33,7 +34,7 @@ from hostflag.wire import (
     encode_status,
     wants_reply,
 )
-from refworker import auditing, stderr
+from refworker import auditing
 from refworker.endpoint import QUEUED_MESSAGES
 from refworker.gate import Gate
 from refworker.hearing import Hearing

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from proxyd.service import stderr
-from proxyd.service.stderr import FD, Stderr
+from hostflag import stderr
+from hostflag.stderr import FD, Stderr
 
 
 @pytest.fixture

@@ -153,6 +153,14 @@ def test_stop_ends_it_soon_in_every_state(worker: FakeWorker, state: Callable[[R
         assert loop.hung_up()
 
 
+def end_by(loop: Running, end: str) -> None:
+    """End the session from the engine's side."""
+    if end == "lost":
+        loop.engine.lose()
+    else:
+        loop.peer.close()
+
+
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("end", ["lost", "gone"])
 def test_a_session_that_is_over_is_let_go_in_every_state(
@@ -160,10 +168,7 @@ def test_a_session_that_is_over_is_let_go_in_every_state(
 ) -> None:
     with running(worker) as loop:
         state(loop, worker)
-        if end == "lost":
-            loop.engine.lose()
-        else:
-            loop.peer.close()
+        end_by(loop, end)
         loop.wait_for(EventKind.STOPPED)
         kinds = [event.kind for event in loop.events]
         assert (EventKind.LOST if end == "lost" else EventKind.ENGINE_GONE) in kinds
@@ -181,10 +186,7 @@ def test_the_worker_hears_that_the_session_is_over(
     """Also where nobody had the time to say so: else it would keep the contexts of an engine that died."""
     with running(worker) as loop:
         state(loop, worker)
-        if end == "lost":
-            loop.engine.lose()
-        else:
-            loop.peer.close()
+        end_by(loop, end)
         header, parts = worker.receive()
         while header.kind in {Kind.PING, Kind.ROUND}:
             header, parts = worker.receive()

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from hostflag.qualifying import rounds_of
 from proxyd.operator.ctlclient import Failed, Unreachable
 
 
 PROGRAM: Final = "engine_shim.qualify"
 REFUSED: Final = 1  # its exit status: it found that rounds must not be parked
-MOST_ROUNDS: Final = 1_000_000  # that it takes
 ENDS_S: Final = 120.0  # it bounds itself; this is for a driver that lets nothing end
 
 
@@ -29,7 +29,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="save the report there too")
     parser.add_argument("--device", metavar="N", type=int, default=0, help="which GPU (default: %(default)s)")
-    parser.add_argument("--rounds", metavar="N", type=_rounds, default=1000, help="of each kind (default: %(default)s)")
+    # Looked at here as well as there: what it says of wrong arguments is about a program that nobody called.
+    parser.add_argument(
+        "--rounds", metavar="N", type=rounds_of, default=1000, help="of each kind (default: %(default)s)"
+    )
     parser.add_argument(
         "--python",
         metavar="PATH",
@@ -37,17 +40,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="the engine's Python, where that is another one than this",
     )
     parser.set_defaults(run=_run)
-
-
-def _rounds(text: str) -> int:
-    # Here as well as there: what it says of wrong arguments is about a program that nobody called.
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if not 1 <= count <= MOST_ROUNDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds from 1 to {MOST_ROUNDS}")
-    return count
 
 
 def _run(options: argparse.Namespace) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from hostflag import logging
+from hostflag import logging, stderr
 from hostflag.channel import ChannelClosed, ChannelTimeout, accepted_end
 from hostflag.defaults import ENGINE_SOCKET
 from hostflag.messages import Refused
@@ -24,7 +24,6 @@ from proxyd.links.reach import Reach
 from proxyd.links.workers import Workers
 from proxyd.operator.controls import Controls
 from proxyd.operator.operators import Operator
-from proxyd.service import stderr
 from proxyd.service.check import links_of
 from proxyd.service.events import Events
 from proxyd.service.listener import Listener

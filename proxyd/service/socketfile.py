@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -13,6 +12,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from hostflag import pathlock
 from hostflag.users import gid_of
 from proxyd.errors import NotNowError, StartError
 
@@ -35,7 +35,6 @@ class SocketFile:
         self._path = path
         self._mode = mode
         self._group = group
-        self._lock_path = path.with_name(path.name + ".lock")
         try:
             if make_directory:
                 _make_directory(path.parent)
@@ -44,7 +43,7 @@ class SocketFile:
                 self._remove_stale()
                 self.listening = self._bind()
             except BaseException:
-                self._drop_lock()
+                pathlock.drop(self._path, self._lock)
                 raise
         except OSError as fault:
             raise NotNowError(f"cannot make the socket {path}: {_advice(fault, path)}") from fault
@@ -55,31 +54,15 @@ class SocketFile:
         with contextlib.suppress(FileNotFoundError):
             if self._identify() == self._identity:
                 self._path.unlink()
-        self._drop_lock()
+        pathlock.drop(self._path, self._lock)
 
     def _take_lock(self) -> int:
-        while True:
-            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The daemon before may have removed the file between our open and our lock: then it locks nobody out.
-                if os.fstat(lock).st_nlink > 0:
-                    return lock
-            except BlockingIOError:
-                os.close(lock)
-                raise NotNowError(
-                    f"another daemon serves {self._path}: stop it, or give this one another --socket"
-                ) from None
-            except BaseException:
-                os.close(lock)
-                raise
-            os.close(lock)
-
-    def _drop_lock(self) -> None:
-        # Removed while still held, see _take_lock.
-        with contextlib.suppress(FileNotFoundError):
-            self._lock_path.unlink()
-        os.close(self._lock)
+        try:
+            return pathlock.take(self._path)
+        except BlockingIOError:
+            raise NotNowError(
+                f"another daemon serves {self._path}: stop it, or give this one another --socket"
+            ) from None
 
     def _remove_stale(self) -> None:
         if not is_there(self._path):

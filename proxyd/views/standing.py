@@ -8,9 +8,9 @@ import time
 
 from typing import TYPE_CHECKING
 
+from hostflag import stderr
 from hostflag.messages import Status
 from hostflag.version import VERSION
-from proxyd.service import stderr
 from proxyd.views import health
 from proxyd.views.health import Facts
 

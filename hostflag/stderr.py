@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log's way out, as the daemon's (proxyd/service/stderr.py, which no worker may need): a full disk costs lines, not the worker."""
+"""The log's way out. A reader that went away, or a full disk, must not take daemon or worker with it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ FD: Final = 2
 
 
 class Stderr(io.TextIOBase):
-    """Standard error, a line a write. What the descriptor does not take is counted, never raised."""
+    """
+    Standard error, a line a write. What the descriptor does not take is counted in ``lost``, never raised.
+
+    ``note``: how many lines it did not take, and why, in words; empty while it takes them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._pending: list[str] = []
-        self._lost = 0
+        self.lost = 0
+        self._untold = 0
         self._reason = ""
         self._takes = True  # the newest line was written
         self._cut = False  # a line was written in part
@@ -42,11 +47,17 @@ class Stderr(io.TextIOBase):
                 self._cut = written < len(rest)
                 rest = rest[written:]
         except OSError as fault:
-            self._lost += 1
+            self.lost += 1
+            self._untold += 1
             self._reason = fault.strerror or str(fault)
             self._takes = False
             return
         self._takes = True
+
+    @property
+    def note(self) -> str:
+        """What to say of it elsewhere than in the log."""
+        return f"{self._untold} lines of the log were lost: {self._reason}" if self._untold else ""
 
     def take_lost(self) -> tuple[int, str] | None:
         """
@@ -54,13 +65,19 @@ class Stderr(io.TextIOBase):
 
         Not from within a write: whoever logs holds its logger's lock there.
         """
-        if not self._lost or not self._takes:
+        if not self._untold or not self._takes:
             return None
-        lost, self._lost = self._lost, 0
-        return lost, self._reason
+        untold, self._untold = self._untold, 0
+        return untold, self._reason
 
     def isatty(self) -> bool:
         return os.isatty(FD)
+
+
+def notes() -> tuple[str, ...]:
+    """Return what is to be said of this process's log, if anything."""
+    log = sys.stderr
+    return (log.note,) if isinstance(log, Stderr) and log.note else ()
 
 
 def take_lost() -> tuple[int, str] | None:
@@ -70,7 +87,7 @@ def take_lost() -> tuple[int, str] | None:
 
 
 def fill_standard_descriptors() -> None:
-    """Open /dev/null where 0, 1 or 2 is closed: the next socket would get that number, and the log with it."""
+    """Open /dev/null where 0, 1 or 2 is closed: the next file or socket would get that number, and the log with it."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= FD:
         os.set_inheritable(fd, True)
     os.close(fd)
