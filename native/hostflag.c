@@ -51,21 +51,6 @@ int hf_verdict_load(const struct hf_region *r, uint32_t t)
     return (uint32_t)word < HF_VERDICT_MAX ? (int)(uint32_t)word : HF_VERDICT_MAX;
 }
 
-static void wake_parked(const struct hf_region *r)
-{
-    /* "released, parked": mirror of hf_released_wait. Either the sleeper sees released, or we see it parked. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&r->engine->parked.value, memory_order_relaxed) != 0)
-        futex_wake(&r->shared->released.value, INT_MAX);
-}
-
-void hf_release_anew(const struct hf_region *r, uint32_t t)
-{
-    /* Release: as in hf_release ("verdict, released"). */
-    atomic_store_explicit(&r->shared->released.value, t, memory_order_release);
-    wake_parked(r);
-}
-
 void hf_release(const struct hf_region *r, uint32_t t)
 {
     _Atomic uint32_t *released = &r->shared->released.value;
@@ -76,7 +61,10 @@ void hf_release(const struct hf_region *r, uint32_t t)
     while (hf_past(t, now) > 0)
         if (atomic_compare_exchange_weak_explicit(released, &now, t, memory_order_acq_rel, memory_order_acquire))
             break;
-    wake_parked(r);
+    /* "released, parked": mirror of hf_released_wait. Either the sleeper sees released, or we see it parked. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&r->engine->parked.value, memory_order_relaxed) != 0)
+        futex_wake(released, INT_MAX);
 }
 
 int hf_released_wait(const struct hf_region *r, uint32_t t, uint64_t timeout_ns)

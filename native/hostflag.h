@@ -309,8 +309,6 @@ bool hf_decide(const struct hf_region *r, uint32_t t, enum hf_verdict v);
 int hf_verdict_load(const struct hf_region *r, uint32_t t);
 /* Advances released to t: an atomic maximum. Wakes those parked in a futex. */
 void hf_release(const struct hf_region *r, uint32_t t);
-/* Sets released to t whatever it holds: for the engine's side, where the daemon wrote what no round can have left there. */
-void hf_release_anew(const struct hf_region *r, uint32_t t);
 /* Sleeps until released >= t or timeout_ns has passed (0 or -ETIMEDOUT). Engine side: it counts itself in parked. */
 int hf_released_wait(const struct hf_region *r, uint32_t t, uint64_t timeout_ns);
 

@@ -89,7 +89,10 @@ static void let_all_go(struct hfe_session *e, uint32_t gathered)
     hfe_give_up(e, HF_LOSS_GARBAGE);
     for (uint32_t i = 0; i < r->geometry.slots && hf_past(gathered, consumed + i) > 0; i++)
         hf_decide(r, consumed + i + 1, HF_LOST);
-    hf_release_anew(r, gathered);
+    /* In two steps: from half the counter away, which is neither before nor behind, the first is a step forward. What is ahead stays:
+       released never goes back, and parks nobody there. */
+    hf_release(r, gathered - 1);
+    hf_release(r, gathered);
     e->watchdog.released = gathered;
 }
 

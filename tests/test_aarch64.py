@@ -35,9 +35,7 @@ INSTRUCTIONS: Final = {
     "hostflag.c": {
         "hf_decide": RAISE,
         "hf_verdict_load": "ldar",
-        "wake_parked": "dmb",
-        "hf_release_anew": "stlr",
-        "hf_release": f"ldar {RAISE}",
+        "hf_release": f"ldar {RAISE} dmb",
         "hf_released_wait": f"{COUNT} dmb ldar {COUNT}",
         "hf_doorbell_ring": "stlr dmb",
         "hf_doorbell_wait": "dmb ldar",
