@@ -6,11 +6,13 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 
 from typing import Final
 
 
 FD: Final = 2
+TELL_AGAIN_S: Final = 1.0
 
 
 class Stderr(io.TextIOBase):
@@ -25,6 +27,8 @@ class Stderr(io.TextIOBase):
         self._pending: list[str] = []
         self.lost = 0
         self._untold = 0
+        self._telling = 0  # what the next line tells of
+        self._tell_at = 0.0  # monotonic
         self._reason = ""
         self._takes = True  # the newest line was written
         self._cut = False  # a line was written in part
@@ -47,12 +51,13 @@ class Stderr(io.TextIOBase):
                 self._cut = written < len(rest)
                 rest = rest[written:]
         except OSError as fault:
-            self.lost += 1
-            self._untold += 1
+            self.lost += 0 if self._telling else 1
+            self._untold += self._telling or 1
             self._reason = fault.strerror or str(fault)
             self._takes = False
-            return
-        self._takes = True
+        else:
+            self._takes = True
+        self._telling = 0
 
     @property
     def note(self) -> str:
@@ -61,14 +66,18 @@ class Stderr(io.TextIOBase):
 
     def take_lost(self) -> tuple[int, str] | None:
         """
-        Return once how many lines were lost and why, as soon as lines are taken again.
+        Return how many lines were lost and why; the next line is to tell it. None: nothing to tell, or it was tried just now.
 
-        Not from within a write: whoever logs holds its logger's lock there.
+        Asked for as soon as lines are taken again, and every ``TELL_AGAIN_S`` before: a program with nothing else to say tells it
+        too. A line that is lost itself is none: what it told of stays untold. Not from within a write: whoever logs holds its
+        logger's lock there.
         """
-        if not self._untold or not self._takes:
+        now = time.monotonic()
+        if not self._untold or (not self._takes and now < self._tell_at):
             return None
-        untold, self._untold = self._untold, 0
-        return untold, self._reason
+        self._tell_at = now + TELL_AGAIN_S
+        self._telling, self._untold = self._untold, 0
+        return self._telling, self._reason
 
     def isatty(self) -> bool:
         return os.isatty(FD)

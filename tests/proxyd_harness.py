@@ -131,10 +131,13 @@ class Daemon:
 
     def back_to(self, before: dict[str, int]) -> None:
         """Wait until the daemon holds no more than it did before."""
-        until(
-            lambda: all(held <= before[what] for what, held in self.resources().items()),
-            f"resources back to {before}, last seen {self.resources()}",
-        )
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            now = self.resources()
+            if all(held <= before[what] for what, held in now.items()):
+                return
+            assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: resources back to {before}, still {now}"
+            time.sleep(0.01)
 
     def _read(self) -> None:
         assert self.process.stderr

@@ -43,15 +43,38 @@ def test_lines_that_a_full_disk_did_not_take_are_told_of_afterwards(
     lead_to(Path("/dev/full"))
     for number in range(3):
         say(log, f"line {number}")
+    assert log.lost == 3
+    assert stderr.notes() == ("3 lines of the log were lost: No space left on device",)
+    # Told of while the disk is still full: nothing of it is lost, and it is not tried again at once.
+    assert stderr.take_lost() == (3, "No space left on device")
+    say(log, "3 lines lost")
     assert (log.lost, stderr.take_lost()) == (3, None)
     assert stderr.notes() == ("3 lines of the log were lost: No space left on device",)
+    say(log, "another")
     lead_to(tmp_path / "log")
     say(log, "on again")
     say(log, "and on")
-    assert stderr.take_lost() == (3, "No space left on device")
+    assert stderr.take_lost() == (4, "No space left on device")
+    say(log, "4 lines lost")
     assert stderr.take_lost() is None
     assert stderr.notes() == ()
-    assert (tmp_path / "log").read_text() == "on again\nand on\n"
+    assert (tmp_path / "log").read_text() == "on again\nand on\n4 lines lost\n"
+
+
+@pytest.mark.usefixtures("before")
+def test_it_is_told_without_another_line_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Stderr()
+    monkeypatch.setattr(sys, "stderr", log)
+    lead_to(Path("/dev/full"))
+    say(log, "a line")
+    assert stderr.take_lost() == (1, "No space left on device")
+    say(log, "1 line lost")
+    lead_to(tmp_path / "log")
+    log._tell_at = 0.0
+    assert stderr.take_lost() == (1, "No space left on device")
+    say(log, "1 line lost")
+    assert (tmp_path / "log").read_text() == "1 line lost\n"
+    assert log.lost == 1
 
 
 @pytest.mark.usefixtures("before")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -76,6 +77,10 @@ def open_fds() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+def region_maps() -> int:
+    return sum("memfd:dsv41" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
 def every(seconds: float, step: float = 0.25) -> list[float]:
     return [number * step for number in range(round(seconds / step) + 1)]
 
@@ -138,6 +143,17 @@ def test_it_lets_go(loop: Loop) -> None:
     pulse.close()
     pulse.close()
     assert open_fds() == before
+
+
+def test_without_a_descriptor_no_map_stays(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = region_maps()
+    monkeypatch.setattr(os, "dup", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        Pulse(loop.fd, 0.15)
+    assert region_maps() == before
 
 
 def test_what_is_no_region() -> None:

@@ -36,13 +36,18 @@ def hello(name: str = "caller", **changes: Any) -> m.Hello:
 
 
 class Caller:
-    """A context manager: one connection. ``region_fd``: the daemon's region, once it is there; -1 before."""
+    """
+    A context manager: one connection. ``region_fd``: the daemon's region, once it is there; -1 before.
 
-    def __init__(self, path: Path) -> None:
+    ``patience_s``: how long it waits for an answer.
+    """
+
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
         self.region_fd = -1
         self.session = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(PATIENCE_S)
+        self._patience_s = patience_s
         self.channel: Channel[FromDaemon] = engine_end(self._socket)
         try:
             self._connect(path)
@@ -84,7 +89,7 @@ class Caller:
 
     def receive(self) -> FromDaemon:
         """Return the next message; a region that comes along is kept."""
-        received = self.channel.receive(PATIENCE_S)
+        received = self.channel.receive(self._patience_s)
         if received.fds and self.region_fd < 0:
             self.region_fd = received.fds.pop()
         received.close_fds()

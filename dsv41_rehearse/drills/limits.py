@@ -43,6 +43,8 @@ JUNK: Final = 20
 LOST: Final = "lines of the log were lost: No space left"
 UNSAID_S: Final = 30.0
 SAID_S: Final = 3.0
+SHORT_S: Final = 1.5  # for an answer: longer than accepting pauses without a descriptor
+ROOM: Final = 14  # descriptors, more than a session and its probe take
 GO_ON: Final = 5  # rounds
 LARGE: Final = msgspec.structs.replace(GEOMETRY, ring_bytes=64 << 20)
 
@@ -52,7 +54,8 @@ class Limits:
     """
     The act. ``reasons``: what was said of each limit.
 
-    ``beside``: by limit, rounds of the running session that were drafted while it held.
+    ``beside``: by limit, rounds of the running session that were drafted while it held. ``short``: how sessions ended that were
+    short of descriptors.
     """
 
     stage: Stage
@@ -61,12 +64,14 @@ class Limits:
     row: Row
     reasons: dict[str, str] = field(default_factory=dict)
     beside: Counter[str] = field(default_factory=Counter)
+    short: Counter[str] = field(default_factory=Counter)
     _engine: Engine | None = None
 
     def act(self, engine: Engine, drafting: ShimDrafting) -> None:
         """Run into each of them, one at a time; after each, what was refused works again."""
         self._engine = engine
-        steps: list[Callable[[ShimDrafting], None]] = [self._unlocked, self._descriptors, self._map, self._memfd]
+        steps: list[Callable[[ShimDrafting], None]] = [self._unlocked, self._descriptors, self._some, self._map]
+        steps += [self._memfd]
         steps += [self._disk_full] if self.disk is not None else []
         self._works("before any limit")
         pause(drafting, OVER_S)  # and over again
@@ -127,7 +132,7 @@ class Limits:
         pid = self.daemon.pid
         known = len(events(self.daemon, "connection not served"))
         with (
-            self._limit(resource.RLIMIT_NOFILE, _next_free(pid)),
+            self._limit(resource.RLIMIT_NOFILE, _free(pid, 1)[0]),
             Caller(self.stage.stack.socket) as waits,
             self._running("descriptors", drafting),
         ):
@@ -143,6 +148,27 @@ class Limits:
         if said:
             self.reasons["descriptors"] = str(said[-1]["reason"])
         self.row.expect(bool(said) and (known > 0 or len(said) > known), "descriptors: not said in the log")
+
+    def _some(self, drafting: ShimDrafting) -> None:
+        """Some more descriptors, but not enough for a session or just so: it is cut short at each step of its making."""
+        pid = self.daemon.pid
+        with self._running("some descriptors", drafting):
+            for limit in _free(pid, ROOM)[1:]:
+                pause(drafting, OVER_S / 4)
+                with self._limit(resource.RLIMIT_NOFILE, limit):
+                    self.short[self._answer()] += 1
+        self.row.expect(len(self.short) > 1, f"some descriptors: sessions were cut short alike: {dict(self.short)}")
+
+    def _answer(self) -> str:
+        """Do a handshake that may be cut short; return what came last."""
+        try:
+            with Caller(self.stage.stack.socket, SHORT_S) as caller:
+                answer = caller.ready("short")
+        except ChannelTimeout:
+            return "no answer"
+        except (ChannelClosed, BadMessage) as fault:
+            return f"{fault}"
+        return answer.reason if isinstance(answer, m.Refused) else type(answer).__name__.lower()
 
     def _map(self, drafting: ShimDrafting) -> None:
         self._refused("address space", drafting, resource.RLIMIT_AS, _address_space(self.daemon.pid) + (16 << 20))
@@ -190,10 +216,10 @@ class Limits:
                 return said
 
 
-def _next_free(pid: int) -> int:
-    """Return the lowest number that is no descriptor of a process: as a limit it allows none that is new below it."""
+def _free(pid: int, count: int) -> list[int]:
+    """Return the ``count`` lowest numbers that are no descriptors of a process: the n-th as a limit allows n new ones, from 0."""
     taken = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
-    return next(number for number in range(len(taken) + 1) if number not in taken)
+    return [number for number in range(len(taken) + count) if number not in taken][:count]
 
 
 def _address_space(pid: int) -> int:
@@ -224,6 +250,7 @@ def _limits(plan: Plan) -> Row:
     row.expect(
         set(limits.reasons) == wanted, f"no reason was said for {', '.join(sorted(wanted - set(limits.reasons)))}"
     )
+    row.details["short of descriptors"] = dict(limits.short)
     row.details["drafted while it held"] = dict(limits.beside)
     row.happened = f"{', '.join(limits.reasons)}: each run into {limits.times} times beside a running session"
     row.happened += "; no disk could be filled" if disk is None else ""
@@ -235,7 +262,7 @@ def _limits(plan: Plan) -> Row:
 DRILLS: Final = (
     Drill(
         name="limits",
-        fault="the daemon may lock no memory; has no descriptor left; gets no memory for a region (RLIMIT_AS, RLIMIT_FSIZE); its log's disk is full",
+        fault="the daemon may lock no memory; has no descriptor left, or 1 to 13; gets no memory for a region (RLIMIT_AS, RLIMIT_FSIZE); its log's disk is full",
         bound="each with a reason that says what it is, in the refusal, the log or the status; works again afterwards; the running session's "
         "rounds all drafted, also while a limit holds",
         run=_limits,

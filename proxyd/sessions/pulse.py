@@ -27,14 +27,18 @@ class Pulse:
     One loop, looked at again and again; times in s, monotonic. It has a read-only map of the region of its own, until ``close``.
 
     A round may wait ``network_timeout_s`` for its reply. Raises RegionFault where ``region_fd``, which stays the caller's, cannot
-    be mapped.
+    be mapped, OSError where no descriptor is left.
     """
 
     def __init__(self, region_fd: int, network_timeout_s: float) -> None:
         self._round_limit_s = max(ROUND_LIMIT_S, network_timeout_s + REPLY_MARGIN_S)
         self._view = View(region_fd)
-        # Kept open, so that the region can be looked at from outside (/proc/PID/fd) while this process is stopped.
-        self._fd = os.dup(region_fd)
+        try:
+            # Kept open, so that the region can be looked at from outside (/proc/PID/fd) while this process is stopped.
+            self._fd = os.dup(region_fd)
+        except OSError:
+            self._view.close()
+            raise
         self._looked_at: float | None = None
         self._beats = -1
         self._done = -1
