@@ -30,6 +30,7 @@ from dsv41_rehearse.workload import requests
 IN_FLIGHT: Final = 2  # steps: what vLLM's engine core keeps with one pipeline stage
 BY_WATCHDOG: Final = {"LOST", "EXPIRED"}
 STUCK_S: Final = 60.0  # a stream that gets nowhere for so long is stuck: fail loudly
+ROUNDLESS_S: Final = 60.0  # no round for so long: those that are wanted still do not come
 
 
 class StreamStuckError(Exception):
@@ -71,7 +72,7 @@ class Engine:
     """
     Runs a scenario. Without a session it goes on without drafts.
 
-    ``sessions`` is told what becomes of rounds. ``hold``: while it says so, there are further requests after the scenario's.
+    ``sessions`` is told what becomes of rounds. ``roundless`` once rounds were wanted and none came any more. ``hold``: while it says so, there are further requests after the scenario's.
     """
 
     def __init__(
@@ -93,11 +94,14 @@ class Engine:
         self._step = 0  # launched so far: device arguments and results are kept by it, so it never jumps
         self._clock = 0  # counts steps for the scheduler: jumps to the next arrival where nobody runs
         self._launched_ns = 0
+        self.roundless = False
+        self._round_at = time.monotonic()
         generated = [one.length - one.prompt for one in requests(scenario)] if scenario.rounds is None else []
         self._total_tokens = max(1, sum(generated))
 
     def run(self) -> None:
-        """Run until every request is completed and every step settled."""
+        """Run until every request is completed and every step settled. What rounds are missing after ``ROUNDLESS_S`` are given up."""
+        self._round_at = time.monotonic()
         while self._going_on():
             items = self.scheduler.plan(self._clock)
             if items:
@@ -107,6 +111,7 @@ class Engine:
             if len(self._flying) >= IN_FLIGHT or not items:
                 self._absorb()
             self._settle()
+            self._give_up()
             self._watch(self)
         self._settle_rest()
 
@@ -116,6 +121,12 @@ class Engine:
                 return False
             self.scheduler.more()
         return True
+
+    def _give_up(self) -> None:
+        wanted = self.scenario.rounds is not None and not self.roundless
+        if wanted and time.monotonic() - self._round_at > ROUNDLESS_S and not self._hold():
+            self.roundless = True
+            self.scheduler.close()
 
     def _skip_to_arrival(self) -> None:
         """Nobody runs: time is counted in steps, so the next request comes now."""
@@ -208,6 +219,7 @@ class Engine:
                 self.tally.context_rounds += 1
                 continue
             self.tally.rounds[submitted.verdict] += 1
+            self._round_at = time.monotonic()
             self.tally.target_only_steps += int(submitted.verdict != "OK")
             self._time(submitted, self._device.taken_ns(flight.step))
         drafts = [self._device.drafts(flight.step, index) for index in range(len(flight.items))]

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from dsv41_rehearse import aftermath
 from dsv41_rehearse.audit_compare import Comparison
 from dsv41_rehearse.drive import Drive, Driven, plain
+from dsv41_rehearse.engine import ROUNDLESS_S
 from dsv41_rehearse.report import RunReport, origin
 
 
@@ -106,6 +107,10 @@ def faults(driven: Driven, checked: Comparison, left_over: Sequence[str]) -> lis
     found = []
     if not counts.identical:
         found.append("the output is not the text")
+    if driven.engine.roundless:
+        lost = f"; the session was lost: {driven.lost}" if driven.lost else ""
+        made = sum(driven.engine.tally.rounds.values())
+        found.append(f"{made} of {driven.engine.scenario.rounds} rounds, then none for {ROUNDLESS_S:g} s{lost}")
     if counts.completed != counts.submitted:
         found.append(f"{counts.submitted - counts.completed} requests were not completed")
     if checked.wrong_drafts or driven.books.wrong_drafts:

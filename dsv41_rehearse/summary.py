@@ -7,6 +7,7 @@ from rich.console import Console
 
 from dsv41_rehearse.audit_compare import Comparison
 from dsv41_rehearse.report import RunReport
+from dsv41_rehearse.samples import Spread
 
 
 def show(console: Console, report: RunReport) -> None:
@@ -43,8 +44,8 @@ def lines(report: RunReport) -> list[tuple[str, str]]:
     ]
     if report.mode != "none":
         said += [
-            ("submit", f"{report.submit_us} us of the engine thread"),
-            ("round", f"{report.round_us} us from rows gathered to stream released"),
+            ("submit", _times(report.submit_us, "of the engine thread")),
+            ("round", _times(report.round_us, "from rows gathered to stream released")),
             ("daemon", _daemon(report)),
         ]
     if report.recovery_from == "ready":
@@ -55,6 +56,10 @@ def lines(report: RunReport) -> list[tuple[str, str]]:
         ("left over", "; ".join(report.left_over) or "nothing: no process, descriptor, thread, shared memory or file")
     )
     return said
+
+
+def _times(spread: Spread, of: str) -> str:
+    return f"{spread} us {of}" if spread.n else "none was measured"
 
 
 def _accepted(report: RunReport) -> str:

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.parse
 
 from pathlib import Path
 from typing import Final
@@ -105,7 +106,9 @@ def test_sighup_with_nothing_changed_changes_nothing(short_dir: Path) -> None:
 
 def test_a_second_daemon_on_the_same_socket_is_refused(short_dir: Path, root: Path) -> None:
     with Daemon(short_dir) as daemon:
-        second = run(root, f"--socket={daemon.path}", "--metrics=off")
+        # Both are taken; what helps is said first.
+        metrics = urllib.parse.urlsplit(str(daemon.said("ready")[0]["metrics"])).netloc
+        second = run(root, f"--socket={daemon.path}", f"--metrics={metrics}")
         assert second.returncode == 1
         assert "another daemon serves" in second.stderr
         with Engine(daemon.path) as engine:

@@ -12,7 +12,12 @@ import pytest
 
 from rehearse_support import QUICK, rehearsal
 
+import dsv41_rehearse.engine
+
+from dsv41_rehearse.drive import Drive, drive
+from dsv41_rehearse.engine import Engine
 from dsv41_rehearse.options import parse, scenario
+from dsv41_rehearse.outcome import report as make_report
 from dsv41_rehearse.scenario import ScenarioError
 from dsv41_rehearse.stack import Stack
 
@@ -43,6 +48,24 @@ def test_without_a_worker(tmp_path: Path, stack: Stack) -> None:
 def test_mode_none_wants_no_drafts(tmp_path: Path, stack: Stack) -> None:
     with rehearsal(tmp_path, "run", "--socket", str(stack.socket), "--mode", "none", *WORK) as run:
         assert run.report()["faults"] == []
+
+
+def test_rounds_that_come_no_more_are_given_up(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon dies after the first rounds and no session may follow: the run has an end, and says what is missing."""
+    monkeypatch.setattr(dsv41_rehearse.engine, "ROUNDLESS_S", 1.0)
+    daemon = stack.start_daemon(stack.start_worker("mock"))
+    wanted = scenario(parse(["run", "--socket", str(stack.socket), "--rounds", "100000", *WORK]))
+
+    def watch(engine: Engine) -> None:
+        if engine.tally.rounds["OK"] >= 10 and daemon.process.poll() is None:
+            daemon.process.kill()
+
+    how = Drive(scenario=wanted, socket=stack.socket, respawns=0, check_mock=True)
+    report = make_report(how, drive(how, watch), None, [], expect_ok=False)
+    made = sum(report.rounds.values())
+    assert made >= 10
+    assert any(f"{made} of 100000 rounds, then none for" in fault for fault in report.faults), report.faults
+    assert report.identical
 
 
 @pytest.mark.parametrize("command", ["demo", "run --socket nowhere"])

@@ -86,12 +86,13 @@ class Server:
             stack.callback(reach.close)
             self._standing = Standing(self._roster, self._workers, reach)
             self._controls = Controls(self._roster, self._workers, self._standing, self.reload)
+            # Before the metrics port: of two daemons on one socket the second hears that, not that a port is taken.
+            self._file = passed or _socket_file(settings)
+            stack.callback(self._file.close)
             url = self._serve_metrics(settings.metrics, stack) if settings.metrics else None
             self._terms = Terms(
                 network_timeout_ms=settings.network_timeout_ms, metrics=url, admission=_admission(settings)
             )
-            self._file = passed or _socket_file(settings)
-            stack.callback(self._file.close)
             self._listener = Listener(self._events, self._file.listening, self._meet, self._say_fault)
             stack.callback(self._listener.close)
             self._supervision = Supervision(self._events, notifier, self._roster, self._standing)
