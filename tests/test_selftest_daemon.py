@@ -68,6 +68,12 @@ def is_disconnected(host: Host) -> None:
     host.over.wait(PATIENCE_S)
 
 
+def is_too_late(host: Host) -> None:
+    gathered(host)
+    host.on_words.finish(1, Verdict.TIMEOUT)
+    host.over.wait(PATIENCE_S)
+
+
 def stops(host: Host) -> None:
     gathered(host)
     host.over.wait(PATIENCE_S)
@@ -80,6 +86,7 @@ SCRIPTS: Final = {
     "drains": (drains, f"{GONE}drains"),
     "says that it drains": (says_that_it_drains, f"{GONE}drains, a step made no round: DRAINING"),
     "is disconnected": (is_disconnected, GONE),
+    "is too late": (is_too_late, "round 1 ended TIMEOUT. Is it stopped or overloaded?"),
     "stops": (stops, "round 1 had no answer within 2 s. Is it stopped or overloaded?"),
 }
 

@@ -166,6 +166,8 @@ class Rounds:
         verdict = self._session.verdict(round_)
         if verdict in NO_ANSWER:
             raise self._gone(f"round {round_} ended {verdict.name}")
+        if verdict is Verdict.TIMEOUT:  # the device's part was done: the daemon answers such a round itself
+            raise _silent(f"round {round_} ended TIMEOUT")
         if verdict is not Verdict.OK:
             raise Failed(f"round {round_} ended {verdict.name if verdict else 'nowhere'}, not OK")
         found = self._arena.returned(number)
@@ -209,10 +211,7 @@ class Rounds:
     def _look_for_an_answer(self, round_: int) -> None:
         """Raise NothingLearned where the stream waits for ``round_`` as it should: it is the daemon that does not move."""
         if self._session.word("gathered") == round_ and self._session.verdict(round_) is Verdict.OPEN:
-            raise NothingLearned(
-                f"the daemon fell silent during the self-test, which says nothing of the device: round {round_} had no answer "
-                f"within {WAIT_S:g} s. Is it stopped or overloaded?"
-            )
+            raise _silent(f"round {round_} had no answer within {WAIT_S:g} s")
 
     def _reached(self, marker: int, round_: int | None = None) -> None:
         """Wait for a marker, which is behind ``round_`` where one is named."""
@@ -250,6 +249,12 @@ def _busy(other: CudaStream, memory: int, pinned: int) -> int:
     other.write_word(pinned + WORD, 1)
     other.copy(memory, pinned, WORD, TO_DEVICE)
     return other.marker()
+
+
+def _silent(what: str) -> NothingLearned:
+    return NothingLearned(
+        f"the daemon fell silent during the self-test, which says nothing of the device: {what}. Is it stopped or overloaded?"
+    )
 
 
 def _more_connections() -> str:
