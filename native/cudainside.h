@@ -51,6 +51,10 @@ int hfc_await(struct hfc_stream *s, CUevent event, uint64_t timeout_ns);
 /* The address of a host word as the device sees it; 0: not of a registered region. */
 CUdeviceptr hfc_address(const struct hfc_stream *s, const void *word);
 
+/* cudamemory.c: this thread in the stream's context, and not disturbed by a capture that another thread has under way, nor disturbing
+   it. What hfc_enter got goes back by hfc_leave, which needs no stream any more. */
+int hfc_enter(struct hfc_stream *s, int *ret_mode);
+void hfc_leave(struct hfc_driver *d, int mode);
 /* cudamemory.c: struct hfe_stream's. */
 int hfc_keep_region(void *context, const struct hf_region *region);
 int hfc_let_go_region(void *context, const struct hf_region *region);

@@ -12,8 +12,7 @@
 
 #define FILL_LIMIT_NS UINT64_C(5000000000)
 
-/* This thread in the stream's context, and not disturbed by a capture that another thread has under way, nor disturbing it. */
-static int enter(struct hfc_stream *s, int *ret_mode)
+int hfc_enter(struct hfc_stream *s, int *ret_mode)
 {
     CUcontext ours;
     int r = HFC_CALL(s->driver, cuCtxPushCurrent, s->context);
@@ -27,13 +26,13 @@ static int enter(struct hfc_stream *s, int *ret_mode)
     return r;
 }
 
-static void leave(struct hfc_stream *s, int mode)
+void hfc_leave(struct hfc_driver *d, int mode)
 {
     CUcontext ours;
 
     /* They were set just before, so they can be set back. */
-    (void)HFC_CALL(s->driver, cuThreadExchangeStreamCaptureMode, &mode);
-    (void)HFC_CALL(s->driver, cuCtxPopCurrent, &ours);
+    (void)HFC_CALL(d, cuThreadExchangeStreamCaptureMode, &mode);
+    (void)HFC_CALL(d, cuCtxPopCurrent, &ours);
 }
 
 int hfc_use(struct hfc_stream *s)
@@ -79,11 +78,11 @@ int hfc_keep_region(void *context, const struct hf_region *region)
     place->registered = !s->noted_only;
     r = 0;
     if (place->registered) {
-        r = enter(s, &mode);
+        r = hfc_enter(s, &mode);
         if (r < 0)
             goto unlock;
         r = register_region(s, region, place);
-        leave(s, mode);
+        hfc_leave(s->driver, mode);
     }
     if (r < 0)
         goto unlock;
@@ -109,11 +108,11 @@ int hfc_let_go_region(void *context, const struct hf_region *region)
             continue;
         r = 0;
         if (k->registered) {
-            r = enter(s, &mode);
+            r = hfc_enter(s, &mode);
             if (r < 0)
                 break;
             r = HFC_CALL(s->driver, cuMemHostUnregister, region->base);
-            leave(s, mode);
+            hfc_leave(s->driver, mode);
         }
         if (r == 0)
             atomic_store_explicit(&k->base, 0, memory_order_release);
@@ -164,7 +163,7 @@ int hfc_allocate(void *context, uint64_t bytes, void **ret_memory)
     int mode, r;
 
     pthread_mutex_lock(&s->lock);
-    r = enter(s, &mode);
+    r = hfc_enter(s, &mode);
     if (r < 0)
         goto unlock;
     r = HFC_CALL(s->driver, cuMemAlloc, &memory, bytes);
@@ -175,7 +174,7 @@ int hfc_allocate(void *context, uint64_t bytes, void **ret_memory)
         else if (r != -ETIMEDOUT) /* then the device may still write there */
             (void)HFC_CALL(s->driver, cuMemFree, memory);
     }
-    leave(s, mode);
+    hfc_leave(s->driver, mode);
 unlock:
     pthread_mutex_unlock(&s->lock);
     return r;
@@ -208,7 +207,7 @@ void hfc_free(struct hfc_stream *s, void *memory)
 
 int hfc_host_alloc(struct hfc_stream *s, uint64_t bytes, void **ret_memory)
 {
-    int mode, r = enter(s, &mode);
+    int mode, r = hfc_enter(s, &mode);
 
     if (r < 0)
         return r;
@@ -216,18 +215,18 @@ int hfc_host_alloc(struct hfc_stream *s, uint64_t bytes, void **ret_memory)
     if (r == 0)
         for (uint64_t i = 0; i < bytes; i++)
             ((unsigned char *)*ret_memory)[i] = 0;
-    leave(s, mode);
+    hfc_leave(s->driver, mode);
     return r;
 }
 
 int hfc_host_free(struct hfc_stream *s, void *memory)
 {
-    int mode, r = enter(s, &mode);
+    int mode, r = hfc_enter(s, &mode);
 
     if (r < 0)
         return r;
     r = HFC_CALL(s->driver, cuMemFreeHost, memory);
-    leave(s, mode);
+    hfc_leave(s->driver, mode);
     return r;
 }
 
@@ -240,12 +239,12 @@ int hfc_load_module(struct hfc_stream *s)
     int mode, r;
 
     snprintf(image, sizeof(image), form, (unsigned long long)hf_now_ns());
-    r = enter(s, &mode);
+    r = hfc_enter(s, &mode);
     if (r < 0)
         return r;
     r = HFC_CALL(s->driver, cuModuleLoadData, &module, image);
     if (r == 0)
         r = HFC_CALL(s->driver, cuModuleUnload, module);
-    leave(s, mode);
+    hfc_leave(s->driver, mode);
     return r;
 }

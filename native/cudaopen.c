@@ -113,14 +113,13 @@ static int give_all_back(struct hfc_stream *s, uint64_t timeout_ns)
 int hfc_close(struct hfc_stream *s, uint64_t timeout_ns)
 {
     struct hfc_driver *d = s->driver;
-    CUcontext ours;
-    int r = HFC_CALL(d, cuCtxPushCurrent, s->context);
+    int mode, r = hfc_enter(s, &mode);
 
     if (r < 0)
         return r;
     r = give_all_back(s, timeout_ns);
     if (r == 0)
         discard(s);
-    (void)HFC_CALL(d, cuCtxPopCurrent, &ours); /* what was pushed can be popped */
+    hfc_leave(d, mode);
     return r;
 }

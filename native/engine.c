@@ -26,16 +26,18 @@ static const char *config_fault(const struct hfe_config *c)
 static int take_base(struct hfe_session *e, const char **ret_reason)
 {
     const struct hf_region *r = &e->region;
-    int result = hfe_region_rest(e->owner, &e->base);
+    uint32_t base;
+    int result = hfe_region_rest(e->owner, &base);
 
     if (result < 0) {
         *ret_reason = "the region is in use: not everything that was submitted is consumed";
         return result;
     }
-    e->settled = e->base;
-    atomic_store_explicit(&e->attempted, e->base, memory_order_relaxed);
-    hf_release(r, e->base);
-    hfe_ring_init(&e->ring, r->geometry.ring_bytes, r->geometry.slots, e->base);
+    e->settled = base;
+    atomic_store_explicit(&e->base, base, memory_order_relaxed);
+    atomic_store_explicit(&e->attempted, base, memory_order_relaxed);
+    hf_release(r, base);
+    hfe_ring_init(&e->ring, r->geometry.ring_bytes, r->geometry.slots, base);
     return 0;
 }
 

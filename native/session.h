@@ -32,7 +32,6 @@ struct hfe_session {
     struct hf_region region;
     struct hfe_stream stream;
     struct hfe_config config;
-    uint32_t base; /* the last round before this session */
     int lock_error;
     const int64_t *legal;
 
@@ -53,6 +52,7 @@ struct hfe_session {
     _Atomic uint32_t closing;   /* 1: no more submits, but what is in flight may finish */
     _Atomic uint32_t lost;      /* enum hf_loss; set once */
     _Atomic uint64_t lost_ns;
+    _Atomic uint32_t base;      /* the last round before this session; of a long one, a round long past */
     _Atomic uint32_t attempted; /* the newest round that the stream was given anything of */
     _Atomic uint64_t kind[HF_MAX_SLOTS]; /* a slot's round in the upper half, its HF_ROUND_* flags in the lower */
     struct hfe_watchdog watchdog;
@@ -88,6 +88,9 @@ void hfe_status_words(const struct hf_region *r, struct hfe_status *ret_status);
 /* Enqueues the end of a half-submitted round, if there is one and that could not be done before; of a synchronous one, where the
    stream takes no writes, waits for it instead, at most timeout_ns. 0 or -errno. Engine thread, or where nobody submits. */
 int hfe_fence_half(struct hfe_session *e, uint64_t timeout_ns);
+
+/* hfe_settle where the bracket is set. */
+int hfe_settle_inside(struct hfe_session *e);
 
 /* Adds to a counter that only the engine thread writes. */
 static inline void hfe_count(_Atomic uint64_t *counter, uint64_t n)

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#define BASE_BEHIND (1 << 30) /* rounds; half the counter away "before" and "behind" change places */
+
 static uint32_t submitted_of(const struct hfe_session *e)
 {
     return atomic_load_explicit(&e->region.engine->submitted.value, memory_order_acquire);
@@ -12,7 +14,8 @@ static uint32_t submitted_of(const struct hfe_session *e)
 
 static bool is_ours(const struct hfe_session *e, uint32_t round)
 {
-    return hf_past(round, e->base) > 0 && hf_past(submitted_of(e), round) >= 0;
+    /* Relaxed: it is moved far behind every round that is asked for, so an old one serves as well. */
+    return hf_past(round, atomic_load_explicit(&e->base, memory_order_relaxed)) > 0 && hf_past(submitted_of(e), round) >= 0;
 }
 
 int hfe_verdict(const struct hfe_session *e, uint32_t round)
@@ -86,26 +89,44 @@ static void book(struct hfe_session *e, uint32_t t, int verdict)
     };
 
     take_timing(e, t, verdict, &record);
+    /* Release fence: pairs with the readers' acquire fence. Nothing of the record below is seen before the number of those that were
+       written so far: a reader that got a piece of it sees that its own record has been overtaken. */
+    atomic_thread_fence(memory_order_release);
     stats->record[n % HF_RECORDS] = record;
-    /* Release: pairs with hfe_record. */
+    /* Release: pairs with hfe_record and hfp_view_records. */
     atomic_store_explicit(&stats->records, n + 1, memory_order_release);
     hfe_count(&stats->rounds[verdict], 1);
     if (slot->flags & HF_ROUND_CONTEXT_ONLY)
         hfe_count(&stats->context_only, 1);
 }
 
-/* The end of a synchronous submit that failed half-way, on a stream that takes no write. Asked, never waited for: whoever settles is
-   about to submit. A later synchronize moves the mark, and what is past that is past this. */
+/* The end of a submit that failed half-way, where the stream did not take the fence then: it may now, unless it is being captured. A
+   synchronous one on a stream that takes no write is asked for, never waited for: whoever settles is about to submit. A later
+   synchronize moves the mark, and what is past that is past this. */
 static void look_at_half(struct hfe_session *e)
 {
-    if (!e->half || e->fenced || !e->marked || !e->stream.drained || e->stream.drained(e->stream.context) <= 0)
+    if (!e->half || e->fenced)
+        return;
+    if (!e->waits) {
+        if (!e->stream.check || e->stream.check(e->stream.context) == 0)
+            (void)hfe_fence_half(e, 0); /* else again the next time */
+        return;
+    }
+    if (!e->marked || !e->stream.drained || e->stream.drained(e->stream.context) <= 0)
         return;
     /* Release: as hfe_fence_half. */
     atomic_store_explicit(&e->region.engine->consumed.value, atomic_load_explicit(&e->attempted, memory_order_relaxed), memory_order_release);
     e->fenced = true;
 }
 
-int hfe_settle(struct hfe_session *e)
+/* A session of more rounds than half the counter: they are still told from those before it. */
+static void move_base(struct hfe_session *e)
+{
+    if (hf_past(e->settled, atomic_load_explicit(&e->base, memory_order_relaxed)) > BASE_BEHIND)
+        atomic_store_explicit(&e->base, e->settled - BASE_BEHIND / 2, memory_order_relaxed);
+}
+
+int hfe_settle_inside(struct hfe_session *e)
 {
     int n = 0;
 
@@ -122,6 +143,18 @@ int hfe_settle(struct hfe_session *e)
         e->settled = t;
         n++;
     }
+    move_base(e);
+    return n;
+}
+
+int hfe_settle(struct hfe_session *e)
+{
+    int n;
+
+    /* seq_cst: "bracket, lost". Settling may give the session up: its watchdog, and with it the region, waits until that is done. */
+    atomic_store_explicit(&e->bracket, 1, memory_order_seq_cst);
+    n = hfe_settle_inside(e);
+    atomic_store_explicit(&e->bracket, 0, memory_order_release);
     return n;
 }
 
@@ -140,7 +173,8 @@ int hfe_record(const struct hfe_session *e, uint32_t round, struct hf_record *re
     memcpy(ret_record, &stats->record[(n - 1 - (uint64_t)back) % HF_RECORDS], sizeof(*ret_record));
     /* Acquire fence: the copy above is not delayed past this load; it shows whether the engine thread overtook us. */
     atomic_thread_fence(memory_order_acquire);
-    if (atomic_load_explicit(&stats->records, memory_order_relaxed) - n + (uint64_t)back >= HF_RECORDS)
+    /* The one that the newest would overwrite next may be half overwritten already. */
+    if (atomic_load_explicit(&stats->records, memory_order_relaxed) - n + (uint64_t)back + 1 >= HF_RECORDS)
         return -ESTALE;
     return ret_record->round == round ? 0 : -ESTALE;
 }
@@ -156,7 +190,8 @@ void hfe_status_words(const struct hf_region *r, struct hfe_status *ret_status)
     s->released = hf_word_load(r, HF_WORD_RELEASED);
     s->retired = hf_word_load(r, HF_WORD_RETIRED);
     s->phase = hf_word_load(r, HF_WORD_PHASE);
-    s->in_flight = s->submitted - s->consumed;
+    /* A failed submit's end is consumed too, and was never submitted. */
+    s->in_flight = hf_past(s->submitted, s->consumed) > 0 ? s->submitted - s->consumed : 0;
     s->context_only = atomic_load_explicit(&stats->context_only, memory_order_relaxed);
     s->rows_shipped = atomic_load_explicit(&stats->rows_shipped, memory_order_relaxed);
     s->rows_deferred = atomic_load_explicit(&stats->rows_deferred, memory_order_relaxed);

@@ -205,7 +205,7 @@ int hfe_submit(struct hfe_session *e, const struct hfe_batch *b, struct hfe_tick
     }
     /* seq_cst: "bracket, lost". Bracket, then the loss flag; the watchdog reads them the other way round. */
     atomic_store_explicit(&e->bracket, 1, memory_order_seq_cst);
-    hfe_settle(e);
+    hfe_settle_inside(e);
     plan_step(e, b);
     r = enqueue_step(e, b);
     if (r < 0) {

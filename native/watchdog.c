@@ -179,7 +179,7 @@ int hfe_watchdog_start(struct hfe_session *e)
     int r;
 
     w->loss = w->hangup = -1;
-    w->released = e->base;
+    w->released = atomic_load_explicit(&e->base, memory_order_relaxed);
     w->beat = atomic_load_explicit(&e->region.daemon->beat.value, memory_order_relaxed);
     w->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->bell < 0)

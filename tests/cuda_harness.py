@@ -74,6 +74,11 @@ class Fake:
     def capture(self, stream: CudaStream, *, on: bool) -> None:
         self._lib.fake_capture(ctypes.c_void_p(stream.handle), int(on))
 
+    @property
+    def captures_broken(self) -> int:
+        """How many captures were spoilt by a call elsewhere, ever."""
+        return int(self._lib.fake_captures_broken())
+
     def attribute(self, number: int, value: int) -> None:
         self._lib.fake_attribute(number, value)
 

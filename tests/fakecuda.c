@@ -50,7 +50,8 @@ struct CUctx_st {
 
 static struct CUctx_st context;
 static _Thread_local CUcontext current;
-static _Atomic int parked, parked_of[STREAMS], frozen, corrupt_in, stuck, queues;
+static _Thread_local int capture_mode; /* CU_STREAM_CAPTURE_MODE_GLOBAL */
+static _Atomic int parked, parked_of[STREAMS], frozen, corrupt_in, stuck, queues, captures, captures_broken;
 static _Atomic unsigned streams;
 static _Atomic uint64_t held_up, events;
 static int attributes[ATTRIBUTES];

@@ -38,6 +38,21 @@ EXPORT void fake_queues(int n)
 EXPORT void fake_capture(CUstream s, int on)
 {
     atomic_store(&s->capturing, on);
+    atomic_fetch_add(&captures, on ? 1 : -1);
+}
+
+/* Captures that were spoilt, ever, by a call that none may be under way at, from a thread that is not relaxed about them. */
+EXPORT int fake_captures_broken(void)
+{
+    return atomic_load(&captures_broken);
+}
+
+static CUresult spoils_captures(void)
+{
+    if (atomic_load(&captures) == 0 || capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_SUCCESS;
+    atomic_fetch_add(&captures_broken, 1);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 EXPORT int fake_parked(void)
@@ -173,10 +188,9 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
-    static _Thread_local int mine;
-    int was = mine;
+    int was = capture_mode;
 
-    mine = *mode;
+    capture_mode = *mode;
     *mode = was;
     return CUDA_SUCCESS;
 }
@@ -254,8 +268,10 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ret, size_t bytes)
 {
     void *memory = malloc(bytes);
 
-    if (!current)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!current || spoils_captures() != CUDA_SUCCESS) {
+        free(memory);
+        return current ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_CONTEXT;
+    }
     memset(memory, 0xA5, bytes);
     *ret = (uintptr_t)memory;
     return CUDA_SUCCESS;
@@ -263,6 +279,10 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ret, size_t bytes)
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr memory)
 {
+    CUresult r = spoils_captures();
+
+    if (r != CUDA_SUCCESS)
+        return r;
     wait_for_release();
     free(POINTER(memory));
     return CUDA_SUCCESS;

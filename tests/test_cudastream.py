@@ -45,6 +45,19 @@ def test_a_capturing_stream_is_refused() -> None:
         CudaStream(gpu.stream.handle, driver=gpu.driver).close()
 
 
+def test_memory_comes_and_goes_while_another_stream_is_captured() -> None:
+    """A capture of mode "global", torch's own, is spoilt by a cuMemFree anywhere in the process. The stream's end gives memory back, too."""
+    with cuda() as gpu, cuda() as other:
+        freed = gpu.stream.alloc(4096)
+        spoilt = gpu.fake.captures_broken
+        other.fake.capture(other.stream, on=True)
+        gpu.stream.free(freed)
+        gpu.stream.free(gpu.stream.alloc(4096))
+        gpu.stream.close()
+        other.fake.capture(other.stream, on=False)
+        assert gpu.fake.captures_broken == spoilt
+
+
 def in_a_thread(what: Callable[[], Any]) -> Any:
     """Return what is returned, or raised, in a thread of its own."""
     came: list[Any] = []

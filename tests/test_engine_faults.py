@@ -126,6 +126,20 @@ def test_a_context_only_round_before_the_drafting_one_can_fail(short_dir: Path) 
         until(lambda: session.word("gathered") == session.word("released"), "everything gathered is released")
 
 
+def test_the_end_of_a_failed_submit_is_written_once_the_stream_takes_it(short_dir: Path) -> None:
+    """Not at the close only: until then the lost session would keep its watchdog ticking, and its region."""
+    with FakeDaemon(short_dir) as daemon, engine(daemon) as (session, stream, device):
+        batch = session.batch()
+        device.fill(batch, [Ask(0, 2)])
+        fails(session, stream, batch, BATCHED - 1, onwards=True)
+        session.settle()
+        assert not session.ended, "nobody knows where the stream is"
+        stream.fail_nth(0, 0)
+        session.settle()
+        until(lambda: session.ended, "the watchdog is gone")
+        assert session.status().in_flight == 0
+
+
 def test_a_stream_that_takes_nothing_any_more_keeps_its_region(short_dir: Path) -> None:
     """Not even the write that says where it is: nobody can know when the region may go, so it stays."""
     with FakeDaemon(short_dir) as daemon, engine(daemon) as (session, stream, device):
