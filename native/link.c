@@ -150,6 +150,7 @@ static void take_answer(struct hfd_loop *l, enum hfd_link_state state, const uns
 
     if (state == HFD_LINK_REFUSED)
         l->link.reopen_after_ns = hfd_link_reopen_after(l);
+    hfd_patience_answered(l, hf_now_ns());
     set_state(l, state);
     l->link.succeeds = false;
     if (state == HFD_LINK_REFUSED)
@@ -219,6 +220,7 @@ static void take_in(struct hfd_loop *l, const struct hfd_incoming *in)
     HFD_COUNT(l, extra_parts, in->more_parts);
     if (drop == HFD_DROP_MAX) {
         k->heard_ns = hf_now_ns();
+        hfd_patience_answered(l, k->heard_ns);
         k->pinged_ns = 0;
         k->senseless = 0;
         return;
@@ -267,19 +269,18 @@ static void ping(struct hfd_loop *l, uint64_t now_ns)
 
 void hfd_link_tend(struct hfd_loop *l)
 {
-    const struct hfd_config *c = &l->config;
     struct hfd_link *k = &l->link;
     uint64_t now_ns = hf_now_ns(), since = now_ns - k->changed_ns;
 
     if (!usable(l) || l->flight.waiting)
         return;
-    if (k->state == HFD_LINK_OPENING && since >= c->open_limit_ns)
+    if (k->state == HFD_LINK_OPENING && hfd_patience_spent(l, now_ns))
         hfd_link_condemn(l, "the worker does not answer OPEN");
-    else if (k->state == HFD_LINK_REFUSED && c->reopen_ns && since >= k->reopen_after_ns)
+    else if (k->state == HFD_LINK_REFUSED && l->config.reopen_ns && since >= k->reopen_after_ns)
         hfd_link_open(l);
-    else if (k->state == HFD_LINK_UP && k->pinged_ns && now_ns - k->pinged_ns >= c->ping_limit_ns)
+    else if (k->state == HFD_LINK_UP && k->pinged_ns && hfd_patience_spent(l, now_ns))
         hfd_link_condemn(l, "the worker is silent: it does not answer PING");
-    else if (k->state == HFD_LINK_UP && !k->pinged_ns && c->ping_ns && now_ns - k->heard_ns >= c->ping_ns)
+    else if (k->state == HFD_LINK_UP && !k->pinged_ns && l->config.ping_ns && now_ns - k->heard_ns >= l->config.ping_ns)
         ping(l, now_ns);
 }
 

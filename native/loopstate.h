@@ -55,6 +55,8 @@ struct hfd_link {
     uint64_t reopen_after_ns; /* from the newest REFUSED to the next OPEN; 0: there was none on this link */
 };
 
+enum hfd_awaited { HFD_AWAITED_OPENED, HFD_AWAITED_PONG, HFD_AWAITED_MAX };
+
 /* The round that a reply is awaited for. */
 struct hfd_flight {
     bool waiting;
@@ -98,6 +100,7 @@ struct hfd_loop {
     uint64_t released_ns; /* the last release */
     struct hf_nap nap;
     struct hfd_link link;
+    uint32_t doublings[HFD_AWAITED_MAX]; /* of the limit for an answer, since the last one that came in time */
     struct hfd_breaker breaker;
     struct hfd_flight flight;
     struct hfd_wire wire;
@@ -142,6 +145,13 @@ void hfd_round_run(struct hfd_loop *l, uint32_t t);
 void hfd_round_drain(struct hfd_loop *l);
 /* A REPLY of this session. True: it answered the round in flight, whose verdict is set. */
 bool hfd_round_reply(struct hfd_loop *l, uint32_t round, const void *body, size_t bytes, bool whole);
+
+/* ---- patience.c ---- */
+
+/* Whether what is awaited now was waited for long enough; then the next one of a worker that is slow may take twice as long. */
+bool hfd_patience_spent(struct hfd_loop *l, uint64_t now_ns);
+/* The worker said something. What came in time makes the next one be waited for as the first. */
+void hfd_patience_answered(struct hfd_loop *l, uint64_t now_ns);
 
 /* ---- link.c ---- */
 

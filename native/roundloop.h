@@ -37,7 +37,7 @@ struct hfd_config {
     uint64_t nap_ns;             /* the shortest nap */
     uint64_t ping_ns;            /* at rest, a PING so long after the last word to or from the worker; 0: never */
     uint64_t ping_limit_ns;      /* nothing heard for so long after a PING: the link is returned and wanted anew */
-    uint64_t open_limit_ns;      /* the same for OPEN without an answer */
+    uint64_t open_limit_ns;      /* the same for OPEN without an answer; of both see patience.c */
     uint64_t reopen_ns;          /* at most so long after REFUSED, OPEN is sent again on the same connection: at first sooner; 0: never */
     uint32_t base;               /* the counter goes on: the session's first round is base + 1 */
     int socket;                  /* a duplicate of the session's socket. The loop's, once started: it closes it last. -1: none */

@@ -58,6 +58,9 @@ struct hfd_transport_ops {
     /* Called at least once in HF_BEAT_NS: 0, or -errno and *ret_reason where the peer's unfinished message costs more
        memory than any legal one: the link is over. */
     int (*check)(struct hfd_transport *t, const char **ret_reason);
+    /* Whether everything that was sent has reached the peer's machine: one that does not answer is slow then, and not gone.
+       May be NULL: nobody knows, and it counts as yes. */
+    bool (*arrived)(struct hfd_transport *t);
     /* Frees t. What it was made from (sockets) is not closed: it is the giver's again. */
     void (*close)(struct hfd_transport *t);
 };

@@ -26,6 +26,7 @@ static const char *find_functions(struct hfd_zmq *z)
 
     FIND(msg_init, "zmq_msg_init");
     FIND(msg_init_size, "zmq_msg_init_size");
+    FIND(msg_init_data, "zmq_msg_init_data");
     FIND(msg_data, "zmq_msg_data");
     FIND(msg_size, "zmq_msg_size");
     FIND(msg_more, "zmq_msg_more");

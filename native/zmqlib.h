@@ -8,6 +8,8 @@
 
 #include "zmqtransport.h"
 
+#include <stdatomic.h>
+
 /* zmq_msg_t: 64 bytes, pointer-aligned. */
 union hfd_zmq_message {
     unsigned char bytes[64];
@@ -20,6 +22,7 @@ struct hfd_zmq {
     int statm; /* /proc/self/statm; -1: not there */
     int (*msg_init)(union hfd_zmq_message *);
     int (*msg_init_size)(union hfd_zmq_message *, size_t);
+    int (*msg_init_data)(union hfd_zmq_message *, void *data, size_t, void (*give_back)(void *data, void *hint), void *hint);
     void *(*msg_data)(union hfd_zmq_message *);
     size_t (*msg_size)(const union hfd_zmq_message *);
     int (*msg_more)(const union hfd_zmq_message *);
@@ -29,6 +32,7 @@ struct hfd_zmq {
     int (*getsockopt)(void *socket, int option, void *value, size_t *size);
     int (*error)(void);
     void (*get_version)(int *major, int *minor, int *patch);
+    _Atomic uint64_t outgoing; /* bytes of rows that libzmq was given, by all links, and has not sent yet */
 };
 
 #define ZMQ_DONTWAIT 1
@@ -36,7 +40,7 @@ struct hfd_zmq {
 /* A transport on a DEALER and its monitor. */
 struct hfd_zmq_transport {
     struct hfd_transport base;
-    const struct hfd_zmq *zmq;
+    struct hfd_zmq *zmq;
     void *dealer, *monitor;
     int fds[HFD_TRANSPORT_FDS];
     uint64_t max_bytes;

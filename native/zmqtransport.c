@@ -3,11 +3,13 @@
 #include "zmqlib.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,12 +35,48 @@ static int send_part(const struct hfd_zmq *z, void *socket, union hfd_zmq_messag
     return r;
 }
 
+/* Rows that libzmq has until they are sent. */
+struct rows {
+    struct hfd_zmq *zmq;
+    size_t bytes;
+    unsigned char data[];
+};
+
+/* In a thread of libzmq's. */
+static void give_rows_back(void *data, void *hint)
+{
+    struct rows *rows = hint;
+    struct hfd_zmq *z = rows->zmq;
+    size_t bytes = rows->bytes;
+
+    (void)data;
+    free(rows);
+    /* Relaxed: a sum, which orders nothing. Behind the free: memory is not to look as if it were another's meanwhile. */
+    atomic_fetch_sub_explicit(&z->outgoing, bytes, memory_order_relaxed);
+}
+
 static void copy_pieces(unsigned char *to, const struct hfd_outgoing *m)
 {
     for (uint32_t i = 0; i < m->n_pieces; i++) {
         memcpy(to, m->pieces[i].data, m->pieces[i].bytes);
         to += m->pieces[i].bytes;
     }
+}
+
+static int make_rows(struct hfd_zmq *z, const struct hfd_outgoing *m, union hfd_zmq_message *ret_message)
+{
+    struct rows *rows = malloc(sizeof(*rows) + m->rows_bytes);
+
+    if (!rows)
+        return -ENOMEM;
+    *rows = (struct rows){.zmq = z, .bytes = m->rows_bytes};
+    if (z->msg_init_data(ret_message, rows->data, m->rows_bytes, give_rows_back, rows) < 0) {
+        free(rows);
+        return -ENOMEM;
+    }
+    atomic_fetch_add_explicit(&z->outgoing, m->rows_bytes, memory_order_relaxed);
+    copy_pieces(rows->data, m);
+    return 0;
 }
 
 /* Also lets libzmq see what its I/O thread sent it: a plain send looks only now and then, and could miss a new
@@ -57,7 +95,7 @@ static int can_send(const struct hfd_zmq_transport *t)
 static int zmq_send(struct hfd_transport *transport, const struct hfd_outgoing *m)
 {
     struct hfd_zmq_transport *t = hfd_zmq_transport_of(transport);
-    const struct hfd_zmq *z = t->zmq;
+    struct hfd_zmq *z = t->zmq;
     union hfd_zmq_message head, rows;
     int r = can_send(t);
 
@@ -69,11 +107,11 @@ static int zmq_send(struct hfd_transport *transport, const struct hfd_outgoing *
     if (!m->two_parts)
         return send_part(z, t->dealer, &head, 0);
     /* Both parts exist before the first is sent: no half message for want of memory. */
-    if (z->msg_init_size(&rows, m->rows_bytes) < 0) {
+    r = make_rows(z, m, &rows);
+    if (r < 0) {
         z->msg_close(&head);
-        return -ENOMEM;
+        return r;
     }
-    copy_pieces(z->msg_data(&rows), m);
     r = send_part(z, t->dealer, &head, ZMQ_SNDMORE);
     if (r < 0) {
         z->msg_close(&rows);
@@ -103,9 +141,11 @@ static bool bytes_received(int connection, uint64_t *ret_bytes)
     return true;
 }
 
-/* This process's own resident memory, without what it shares (regions); 0 where that cannot be known. */
+/* This process's own resident memory, without what it shares (regions) and what it has to send; 0 where that cannot be known. */
 static uint64_t memory_of(const struct hfd_zmq *z)
 {
+    /* First: what is sent meanwhile then counts for a moment, what is added does not, and it is the next look's. */
+    uint64_t outgoing = atomic_load_explicit(&z->outgoing, memory_order_relaxed), own;
     unsigned long long size, resident, shared;
     char text[128];
     ssize_t n = z->statm < 0 ? -1 : pread(z->statm, text, sizeof(text) - 1, 0);
@@ -115,7 +155,19 @@ static uint64_t memory_of(const struct hfd_zmq *z)
     text[n] = '\0';
     if (sscanf(text, "%llu %llu %llu", &size, &resident, &shared) != 3 || shared > resident)
         return 0;
-    return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+    own = (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+    return own > outgoing ? own - outgoing : 0;
+}
+
+/* Acknowledged by the peer's kernel; over a Unix socket, read by the peer. */
+static bool zmq_arrived(struct hfd_transport *transport)
+{
+    const struct hfd_zmq_transport *t = hfd_zmq_transport_of(transport);
+    int left = 0;
+
+    if (t->connection < 0 || hfd_zmq_cookie(t->connection) != t->cookie || ioctl(t->connection, SIOCOUTQ, &left) < 0)
+        return false;
+    return left == 0;
 }
 
 static int zmq_fds(struct hfd_transport *transport, int ret_fds[HFD_TRANSPORT_FDS])
@@ -126,8 +178,8 @@ static int zmq_fds(struct hfd_transport *transport, int ret_fds[HFD_TRANSPORT_FD
 
 /* libzmq hands a message of many parts out only when the last one is there, and keeps no count of those before: neither
    high-water mark nor MAXMSGSIZE bounds an endless one. What the kernel received since anything was complete does. A Unix
-   socket (ipc) counts nothing: there it is what this process's memory grew by meanwhile. That may be another link's doing, but
-   all links of a daemon lead to the same worker. */
+   socket (ipc) counts nothing: there it is what this process's memory grew by meanwhile, less what it is sending itself. That may be
+   another link's doing, but all links of a daemon lead to the same worker. */
 static int zmq_check(struct hfd_transport *transport, const char **ret_reason)
 {
     struct hfd_zmq_transport *t = hfd_zmq_transport_of(transport);
@@ -166,6 +218,7 @@ static const struct hfd_transport_ops zmq_ops = {
     .next = hfd_zmq_next,
     .fds = zmq_fds,
     .check = zmq_check,
+    .arrived = zmq_arrived,
     .close = zmq_close,
 };
 

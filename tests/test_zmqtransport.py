@@ -12,6 +12,7 @@ import socket
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import zmq
@@ -110,6 +111,31 @@ def test_a_message_of_endless_parts_costs_its_sender_the_link(part: bytes, waiti
             assert loop.engine.finish(1) is Verdict.DISCONNECTED
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
     assert grown < 512, f"{grown} MiB: the kernel's buffers and what comes within a beat, not what comes in seconds"
+
+
+def looked(loop: Running) -> None:
+    """Wait until it has looked at what its link costs: at each beat."""
+    beats = loop.counter("beats")
+    until(lambda: loop.counter("beats") > beats + 2, "beats")
+
+
+LARGE: Final = Geometry(
+    slots=8, max_requests=4, state_slots=8, row_bytes=1 << 20, drafts=3, vocab=1000, window=16, ring_bytes=32 << 20
+)
+HEAP: Final = 96 << 20  # of rounds that wait to be sent: more than the daemon may grow by for a worker's flood
+
+
+def test_over_a_unix_socket_what_waits_to_be_sent_is_no_flood(short_dir: Path) -> None:
+    """A slow worker reads nothing for a while, and its daemon has large rounds for it."""
+    with ZmtpPeer(short_dir / "w") as peer, up(peer, LARGE) as loop:
+        looked(loop)
+        ask = Ask(rows=30, draft=False, prefill=True)
+        for t in range(1, HEAP // (30 << 20) + 2):
+            loop.engine.begin(t, ask, context_only=True)
+            loop.engine.finish(t)
+        looked(loop)
+        assert loop.heard(EventKind.LINK_WANTED) == []
+        assert loop.counter("bytes_out") > HEAP
 
 
 @pytest.mark.parametrize("part", [b"", b"x" * 60_000], ids=["empty", "long"])

@@ -31,6 +31,9 @@ SOUND_S: Final = 2.0  # a link that was up for so long makes the next one come w
 FIRST_DELAY_S: Final = 0.02
 # libzmq connects again by itself after a connection is lost, but never after one that broke its protocol.
 RELINK_S: Final = 0.3
+TURN_S: Final = (
+    0.5  # for one address of a worker's name to connect, before the next one's turn: they may have changed, too
+)
 MAX_DELAY_S: Final = 0.4  # so that a worker that is back drafts again within a second
 BARRED_S: Final = 2.0  # a door that is still shut is met again before
 _OPENED: Final = msgspec.json.Decoder(Opened)
@@ -66,6 +69,7 @@ class LinkKeeper:
         self._refusal = ""  # what that worker said, where it was for ill
         self._barred = ("", 0.0)  # why the last handshake with the endpoint in use failed, and until when that counts
         self._said: tuple[str, dict[str, str]] = ("", {})  # the last state that was written to the log
+        self._tries = 0  # links in a row that no worker has answered
         self._resets = 0  # links in a row that were given back without having been sound
         self._retry: Timer | None = None  # gives a link, in place of the one before where that is still there
         self._notice: Timer | None = None
@@ -100,7 +104,7 @@ class LinkKeeper:
         """Have a link to the endpoint in use from now on: connected first, so that no more than a round in flight falls back."""
         if self._ending:
             return
-        self._resets = 0
+        self._resets = self._tries = 0
         self._barred = ("", 0.0)
         self._cancel_retry()
         self._stop_warming()
@@ -155,7 +159,9 @@ class LinkKeeper:
 
     def _made(self) -> Link | None:
         try:
-            return self._workers.make(self._max_bytes)
+            link = self._workers.make(self._max_bytes, self._tries)
+            self._tries += not link.unresolved
+            return link
         except zmq.ZMQError as fault:
             self._log.error("no link to the worker can be made", reason=str(fault), **self._limited)
             self._give_later(self._give)
@@ -171,6 +177,12 @@ class LinkKeeper:
                 self._give_later(self._give)
             return
         self._given[link.tag] = link
+        if link.unresolved:
+            self._barred = (link.unresolved, time.monotonic() + BARRED_S)
+            self._give_later(self._relink)
+        elif link.address is not None and link.address.name:
+            self._cancel_retry()
+            self._retry = self._events.after(TURN_S, self._relink)
 
     def _relink(self) -> None:
         if self._loop.link_state() in {LinkState.NONE, LinkState.CONNECTING}:
@@ -195,6 +207,8 @@ class LinkKeeper:
 
     def _answers(self, tag: int) -> None:
         self._answered, self._refusal, self._barred = self._given[tag].endpoint, "", ("", 0.0)
+        self._tries = 0
+        self._workers.served(self._given[tag])
         self._cancel_notice()
         self._cancel_retry()
 
@@ -237,7 +251,10 @@ class LinkKeeper:
 
     def _unreachable(self) -> None:
         self._notice = None
-        if self._loop.link_state() in {LinkState.NONE, LinkState.CONNECTING, LinkState.OPENING}:
+        state = self._loop.link_state()
+        if state is LinkState.OPENING:
+            self._say("worker unreachable, waiting", reason="it is connected, and has not answered OPEN yet")
+        elif state in {LinkState.NONE, LinkState.CONNECTING}:
             self._say("worker unreachable, waiting")
 
     def _cancel_notice(self) -> None:
