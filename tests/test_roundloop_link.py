@@ -9,7 +9,6 @@ import threading
 import time
 
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 import zmq
@@ -18,9 +17,9 @@ from fake_engine import SESSION, until
 from fake_worker import FakeWorker, fake_worker, status_reply
 from loop_harness import MS, Running, opening, running
 
-from hostflag.control import Open, Opened
+from hostflag.control import Open
 from hostflag.verdicts import Verdict
-from hostflag.wire import Kind, Status, decode_control, encode_control, encode_header
+from hostflag.wire import Kind, Status, decode_control, encode_header
 from proxyd._daemon import ffi, lib
 from proxyd.sessions.roundloop import EventKind, LinkState
 
@@ -159,45 +158,6 @@ def test_silence_after_open_ends_a_link(worker: FakeWorker) -> None:
         loop.give()
         worker.expect(Kind.OPEN)
         assert "OPEN" in loop.wait_for(EventKind.LINK_WANTED).reason
-
-
-SLOW_S: Final = 0.2  # what the worker takes for an answer: more than the limit, and than two beats
-TRIES: Final = 12
-
-
-def test_a_worker_that_is_slow_to_open_gets_more_time_at_each_try(worker: FakeWorker) -> None:
-    """It works through OPENs of links that were given up meanwhile: with the same limit each time it would do so for ever."""
-    with running(worker, open_limit_ns=30 * MS) as loop:
-        for number in range(TRIES):
-            loop.give()
-            worker.expect(Kind.OPEN)
-            time.sleep(SLOW_S)
-            worker.send(encode_control(SESSION, Opened(worker="slow", drafter="none")))
-            until(
-                lambda n=number: loop.heard(EventKind.LINK_UP) or len(loop.heard(EventKind.LINK_WANTED)) > n,  # type: ignore[misc]
-                "the link is up, or given up",
-            )
-            if loop.heard(EventKind.LINK_UP):
-                break
-        assert loop.heard(EventKind.LINK_WANTED), "slower than the first limit"
-        assert loop.loop.link_state() is LinkState.UP
-
-
-def test_a_worker_that_is_slow_to_answer_a_ping_gets_more_time_at_each_try(worker: FakeWorker) -> None:
-    with running(worker, ping_ns=20 * MS, ping_limit_ns=30 * MS) as loop:
-        for number in range(TRIES):
-            loop.up(worker)
-            header = worker.expect(Kind.PING)
-            time.sleep(SLOW_S)
-            worker.send(encode_header(Kind.PONG, SESSION, header.round))
-            until(
-                lambda n=number: loop.counter("pongs") or len(loop.heard(EventKind.LINK_WANTED)) > n,  # type: ignore[misc]
-                "the PONG is taken, or the link given up",
-            )
-            if loop.counter("pongs"):
-                break
-        assert loop.heard(EventKind.LINK_WANTED), "slower than the first limit"
-        assert loop.counter("pongs") >= 1
 
 
 def test_a_lost_connection_decides_the_round_at_once_and_comes_back(worker: FakeWorker) -> None:
