@@ -9,7 +9,7 @@ from engine_shim.session import Session
 from engine_shim.ticket import RoundRef
 
 
-PAST: Final = 4  # lost sessions whose rounds can still be asked for
+PAST: Final = 4  # lost sessions whose rounds can still be asked for, besides those that the stream is not past
 
 
 class Seat:
@@ -31,11 +31,16 @@ class Seat:
         if before is not None:
             self._past[before.id] = before
             self.unsettled.append(before)
-            if len(self._past) > PAST:
-                del self._past[next(iter(self._past))]
         # Before the next session's first round: where it has the same region, the books must be closed by then.
         self.settle()
+        self._forget()
         return self.taken
+
+    def _forget(self) -> None:
+        """Of a session that is forgotten every round counts as consumed: so none that the stream may still be at."""
+        for number in list(self._past)[:-PAST]:
+            if self._past[number] not in self.unsettled:
+                del self._past[number]
 
     def settle(self) -> int:
         """Book what has finished of every session."""
