@@ -8,6 +8,7 @@ The engine thread never waits for it: it takes the session it finds.
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import os
 import random
@@ -23,6 +24,7 @@ from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, Han
 from engine_shim.handover import Handover, Interrupted
 from engine_shim.handshake import MORE_FILES
 from engine_shim.pool import Pool
+from engine_shim.saying import say
 from engine_shim.session import Session
 from engine_shim.shimoptions import ShimOptions
 from hostflag.channel import BadMessage, Channel, ChannelClosed, ChannelTimeout
@@ -32,8 +34,10 @@ from hostflag.verdicts import Loss
 
 RECOVERIES_KEPT: Final = 1024
 SETTLED_S: Final = 1.0  # a session that lasted so long was a good one: the next try is made at once
+REST_S: Final = 0.2
 LOOK_S: Final = 0.01  # how often a stream is asked whether it is past a lost region's rounds
-_log: Final = logging.getLogger("engine_shim")
+# What a daemon that said that it goes may look like in its last moments. A submit that failed or garbage it does not explain.
+GOING: Final = {Loss.HANGUP, Loss.BEAT, Loss.EXPIRIES, Loss.DRAINED}
 
 
 class Keeper:
@@ -108,29 +112,37 @@ class Keeper:
                 self._failed_itself(fault)
 
     def _go_on(self) -> None:
-        self._abandon()
         self._afford()
         session = self._try()
         if session is not None:
             self._watch(session)
-            self._watched = None
 
     def _failed_itself(self, fault: Exception) -> None:
-        """Say what no try and no daemon is to blame for, and rest as after a failed try."""
-        self._publish(None)
+        """Say what no try and no daemon is to blame for, and rest as after a failed try. Raises nothing, whatever fails here too."""
+        with contextlib.suppress(Exception):  # the first fault is the one to be told of
+            self._abandon()
+        with contextlib.suppress(Exception):
+            self._explain(fault)
+        try:
+            self._rest()
+        except Exception:  # noqa: BLE001 - not even that: but not again at full speed
+            time.sleep(REST_S)
+
+    def _explain(self, fault: Exception) -> None:
         what = f"the keeper failed: {fault!r}"
         self.fault = HandshakeFailed(what)
         self._turn(what)
         self._say(logging.ERROR, what, f"target-only: {what}", fault)
-        self._rest()
 
     def _abandon(self) -> None:
         """Give up the session whose watch failed: whether it still stands nobody knows, and nobody would see its loss."""
+        self._publish(None)
         session, self._watched = self._watched, None
         if session is not None:
             self._owing = True
-            session.give_up()
             self._pool.in_use = None
+            session.give_up()
+            self._note(session, planned=False)
 
     # ---- how things stand ----
 
@@ -148,7 +160,7 @@ class Keeper:
         """One line for each change of state, however often it is found to be so. ``bug``: its traceback goes with it."""
         if state != self._said:
             self._said = state
-            _log.log(level, text, exc_info=bug)
+            say(level, text, fault=bug)
 
     # ---- connecting ----
 
@@ -231,6 +243,7 @@ class Keeper:
         # Noted before it is published: the lost session takes no rounds anyhow, and who finds none finds the reason too.
         planned, _ = _heard(session.channel, planned, listening)
         self._note(session, planned=planned)
+        self._watched = None
         self._pool.in_use = None
         self._publish(None)
         self._turn(f"the session was lost ({self.last_loss})")
@@ -241,7 +254,7 @@ class Keeper:
 
     def _note(self, session: Session, *, planned: bool) -> None:
         loss = session.lost
-        planned = planned or loss is Loss.DRAINED
+        planned = loss is Loss.DRAINED or (planned and loss in GOING)
         name = Loss.DRAINED.name if planned else loss.name
         self.losses[name] += 1
         self.last_loss = name

@@ -11,6 +11,7 @@ from typing import Final
 from engine_shim.cudastream import CudaStream
 from engine_shim.errors import AsyncRefused
 from engine_shim.mode import Mode
+from engine_shim.saying import say
 from engine_shim.selftest import SelfTest
 from engine_shim.shimoptions import ShimOptions
 from engine_shim.stream import Stream
@@ -18,7 +19,6 @@ from hostflag.messages import EngineIdentity, Geometry
 
 
 REGISTRATION: Final = "registration"  # the self-test's step
-_log: Final = logging.getLogger("engine_shim")
 
 
 class Trial:
@@ -80,7 +80,8 @@ class Trial:
         stream.untried = False
         if report.passed:
             took_ms = sum(step.ms for step in report.steps)
-            _log.info("self-test passed on %s in %.0f ms: rounds are parked on the stream", report.device, took_ms)
+            text = "self-test passed on %s in %.0f ms: rounds are parked on the stream"
+            say(logging.INFO, text, report.device, took_ms)
             return
         stream.async_refusal = f"the self-test failed: {report.reason}"
         if report.steps and report.steps[-1].name == REGISTRATION:
@@ -90,5 +91,5 @@ class Trial:
     def _refused(self) -> None:
         if self._options.strict:
             raise AsyncRefused(f"rounds cannot be asynchronous: {self.refusal}")
-        _log.warning("rounds are synchronous: %s", self.refusal)
+        say(logging.WARNING, "rounds are synchronous: %s", self.refusal)
         self.mode = Mode.SYNC

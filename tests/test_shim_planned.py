@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 
 from pathlib import Path
@@ -13,6 +14,7 @@ from engine_hand import until
 from shim_daemon import Daemons
 from shim_harness import shim_with
 
+from engine_shim import SessionOptions, SubmitFailed
 from hostflag import messages as m
 from hostflag.verdicts import Phase, Skip
 
@@ -42,6 +44,36 @@ def test_a_drain_that_was_called_off_is_not_planned(short_dir: Path) -> None:
         old.die()
         driver.lost()
         until(lambda: driver.shim.status().losses == {"HANGUP": 1}, "an unplanned loss")
+
+
+@pytest.mark.parametrize("how", ["SUBMIT", "GARBAGE"])
+def test_a_drain_explains_no_failed_submit_and_no_garbage(short_dir: Path, how: str) -> None:
+    with Daemons(short_dir / "e") as daemons, shim_with(short_dir / "e", respawns=3) as driver:
+        first = driver.ok()
+        old = daemons.host(0)
+        old.channel.send(m.Draining(reason="test"))
+        if how == "SUBMIT":
+            driver.stream.fail_nth(1, errno.ENOMEM)
+            with pytest.raises(SubmitFailed):
+                driver.submit()
+        else:
+            old.on_words.phase(99)  # type: ignore[arg-type]
+            driver.step()
+        driver.session(other_than=first.session)
+        status = driver.shim.status()
+        assert (status.losses, status.budget_left) == ({how: 1}, 2)
+
+
+def test_a_daemon_that_drains_and_falls_silent_was_planned(short_dir: Path) -> None:
+    options = SessionOptions(beat_limit_ms=150.0)
+    with Daemons(short_dir / "e") as daemons, shim_with(short_dir / "e", respawns=0, session=options) as driver:
+        first = driver.ok()
+        old = daemons.host(0)
+        old.channel.send(m.Draining(reason="test"))
+        old.stop()
+        driver.lost()
+        driver.session(other_than=first.session)
+        assert driver.shim.status().losses == {"DRAINED": 1}
 
 
 def test_the_budget_is_spent_and_comes_back(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,6 +30,7 @@ from engine_shim.errors import (
     SubmitFailed,
 )
 from engine_shim.options import SessionOptions
+from engine_shim.saying import say
 from engine_shim.selftest.arena import Arena
 from engine_shim.selftest.report import Latency, Report, Step, image
 from engine_shim.selftest.rounds import Failed, NothingLearned, Rounds, Stuck
@@ -56,7 +57,6 @@ ATTRIBUTES: Final = {
 _kept: Final[
     list[Callable[[], None]]
 ] = []  # how to take down what got stuck, in order; until then the device may still touch it
-_log: Final = logging.getLogger("engine_shim")
 
 
 class SelfTest:
@@ -123,7 +123,8 @@ class SelfTest:
         elif self._fault is not None:
             raise self._fault
         if self._stuck:
-            _log.error("self-test: %s; what the device may still touch is kept until the process ends", self._reason)
+            text = "self-test: %s; what the device may still touch is kept until the process ends"
+            say(logging.ERROR, text, self._reason)
         return self._report()
 
     def _run(self) -> None:
@@ -143,8 +144,8 @@ class SelfTest:
                     f"the self-test did not get past {self._doing}, which says nothing of the device: {fault!r}"
                 )
                 return
-            _log.exception("the self-test failed")
             self._reason = f"the self-test failed: {fault!r}"
+            say(logging.ERROR, "the self-test failed", fault=fault)
 
     def _all(self) -> None:
         self._do("attributes", self._attributes)
