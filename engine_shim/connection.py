@@ -17,9 +17,7 @@ from engine_shim.session import Session, SessionTerms
 from engine_shim.stream import Stream
 from engine_shim.trust import trusted_uids
 from hostflag import geometry as geometries
-from hostflag import region as regions
 from hostflag.messages import PROTOCOL_VERSION, EngineIdentity, Geometry, Hello
-from hostflag.region import RegionFault
 
 
 def connect(
@@ -47,7 +45,7 @@ def connect(
     try:
         handshake = Handshake(channel, hello, patient_until(until), trusted_uids(Path(path), options.daemon_uids))
         welcome = handshake.greet()
-        fd = bring_region(handshake, geometry, options.base) if options.base else handshake.create()
+        fd = handshake.bring(options.base) if options.base else handshake.create()
         try:
             region = Region(fd, stream, geometry, options.backlog(geometry))
         finally:
@@ -81,18 +79,3 @@ def hello_of(
         nap_us=nap_us,
         echo_us=echo_us,
     )
-
-
-def bring_region(handshake: Handshake, geometry: Geometry, base: int) -> int:
-    """Return the fd of a region of our own whose counter stands at the base, handed over to the daemon."""
-    try:
-        fd = regions.create(geometry)
-    except RegionFault as fault:
-        raise HandshakeFailed(str(fault)) from fault
-    try:
-        regions.rebase(fd, base)
-        handshake.attach(fd, base)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

@@ -28,6 +28,10 @@ class HandshakeFailed(ShimError):
     """The daemon answered with something that is no handshake, or not in time, or its region cannot be used."""
 
 
+class NoRegion(HandshakeFailed):
+    """No daemon was asked: every region there may be is taken. The message says by what, and what to do."""
+
+
 class DeviceRefused(HandshakeFailed):
     """The device cannot serve the region; the message has its driver's own name for that."""
 

@@ -11,11 +11,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import threading
 import weakref
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, Protocol
 
 from engine_shim.errors import ShimError
+from hostflag.channel import Channel
+from hostflag.messages import FromDaemon
 
 
 EXIT_S: Final = 1.0
@@ -35,13 +40,45 @@ class Closing(Forked, Protocol):
         """Close it."""
 
 
+class Passing:
+    """
+    Open files on their way from one owner to the next, by what they are and not by number.
+
+    While this lives, every copy of them is closed in a child; one too that C has just made and told nobody of.
+    """
+
+    def __init__(self) -> None:
+        self.files: set[tuple[int, int]] = set()
+        _passing.add(self)
+
+    def note(self, fd: int) -> None:
+        self.files.add(_file_of(fd))
+
+
 _kept: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
+_ends: Final[weakref.WeakSet[Channel[FromDaemon]]] = weakref.WeakSet()
+_passing: Final[weakref.WeakSet[Passing]] = weakref.WeakSet()
 _closing: Final[weakref.WeakSet[Closing]] = weakref.WeakSet()
+# Reentrant: a signal's handler may fork in the middle of what it guards.
+_forking: Final = threading.RLock()
 
 
 def forget_in_children(one: Forked) -> None:
     """Call its ``forked`` in every child that is forked while it lives."""
     _kept.add(one)
+
+
+def close_in_children(end: Channel[FromDaemon]) -> Channel[FromDaemon]:
+    """Close it in every child that is forked while it lives, whoever has it; return it."""
+    _ends.add(end)
+    return end
+
+
+@contextlib.contextmanager
+def no_fork() -> Iterator[None]:
+    """A fork of another thread waits: what begins in here is noted by the end of it. Only for what never waits."""
+    with _forking:
+        yield
 
 
 def close_at_exit(one: Closing) -> None:
@@ -50,8 +87,33 @@ def close_at_exit(one: Closing) -> None:
 
 
 def _in_child() -> None:
+    _let_fork()
+    files = {file for each in list(_passing) for file in each.files}
     for one in list(_kept):
         one.forked()
+    for end in list(_ends):
+        end.close()
+    # Last, since it goes by number: whoever knew his descriptor has closed it by now.
+    if files:
+        _close_all(files)
+
+
+def _let_fork() -> None:
+    with contextlib.suppress(RuntimeError):  # a signal came where it was to be acquired
+        _forking.release()
+
+
+def _file_of(fd: int) -> tuple[int, int]:
+    about = os.fstat(fd)
+    return about.st_dev, about.st_ino
+
+
+def _close_all(files: set[tuple[int, int]]) -> None:
+    with contextlib.suppress(OSError):  # no /proc
+        for fd in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+            with contextlib.suppress(OSError):  # the listing's own
+                if _file_of(fd) in files:
+                    os.close(fd)
 
 
 def _at_exit() -> None:
@@ -61,5 +123,5 @@ def _at_exit() -> None:
             one.close(EXIT_S)
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(before=_forking.acquire, after_in_parent=_let_fork, after_in_child=_in_child)
 atexit.register(_at_exit)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from engine_shim.connection import bring_region
-from engine_shim.errors import ConnectionRefusedByDaemon, HandshakeFailed
+from engine_shim.errors import ConnectionRefusedByDaemon, HandshakeFailed, NoRegion
 from engine_shim.handshake import Handshake, Patience, reach
 from engine_shim.pool import Place, Pool
 from engine_shim.region import Region
@@ -56,10 +55,11 @@ class Handover:
         """
         Return a new session. ``bell`` becomes readable where ``over`` may have turned true: then Interrupted is raised.
 
-        Raises DaemonUnreachable, ConnectionRefusedByDaemon, HandshakeFailed, or AsyncRefused by a strict self-test. A connection that a region went over, either way,
+        Raises DaemonUnreachable, ConnectionRefusedByDaemon, HandshakeFailed, NoRegion, or AsyncRefused by a strict self-test. A connection that a region went over, either way,
         is that region's fence then; any other is closed.
         """
         self._trial.settle(self._path)
+        self._check_room(over)
         until = time.monotonic() + self._options.handshake_s
         channel = reach(self._path, 0)
         self.place = None
@@ -80,6 +80,13 @@ class Handover:
             channel.close()
         else:
             self.place.region.withdraw()
+
+    def _check_room(self, over: Callable[[], bool]) -> None:
+        """Before a daemon is asked: it would make a session, again and again, that cannot have a region. Raises NoRegion."""
+        pool = self._pool
+        pool.look()
+        if not pool.room and self._free(over) is None and not pool.room:
+            raise NoRegion(pool.shortage)
 
     def _free(self, over: Callable[[], bool]) -> Place | None:
         """Return a region that can be offered. One that only waits for the stream is worth a moment."""
@@ -108,14 +115,9 @@ class Handover:
             raise
 
     def _ask(self, handshake: Handshake, channel: Channel[FromDaemon]) -> Ready:
-        if not self._pool.room:
-            raise HandshakeFailed(
-                f"all {self._options.regions} regions are in the hands of daemons that are not gone, or poisoned: "
-                "end the stopped dsv41-proxyd processes"
-            )
         options, geometry = self._options.session, self._hello.geometry
         first = not any(self._pool)
-        fd = bring_region(handshake, geometry, options.base) if options.base and first else handshake.create()
+        fd = handshake.bring(options.base) if options.base and first else handshake.create()
         try:
             region = Region(fd, self._stream, geometry, options.backlog(geometry))
         finally:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from engine_shim import forks
 from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, HandshakeFailed
 from engine_shim.trust import check_sender
 from hostflag import region as regions
@@ -42,7 +43,9 @@ class NoSocket(DaemonUnreachable):
 
 def reach(path: Path, timeout_s: float) -> Channel[FromDaemon]:
     """Connect; ``timeout_s`` 0 does not wait for a place in the daemon's queue. Raises DaemonUnreachable."""
-    sock = _socket(path)
+    with forks.no_fork():
+        sock = _socket(path)
+        channel = forks.close_in_children(engine_end(sock))
     try:
         ask_credentials(sock)
         sock.settimeout(timeout_s)
@@ -54,7 +57,7 @@ def reach(path: Path, timeout_s: float) -> Channel[FromDaemon]:
         raise DaemonUnreachable(
             f"no daemon at {path}: {what}. Is dsv41-proxyd running with --socket {path}?"
         ) from error
-    return engine_end(sock)
+    return channel
 
 
 def _socket(path: Path) -> socket.socket:
@@ -89,6 +92,9 @@ class Handshake:
         self._hello = hello
         self._patience = patience
         self._trusted = trusted
+        # Until there is a session, nobody else knows for certain what of these there is.
+        self._passing = forks.Passing()
+        self._passing.note(channel.fileno())
 
     def greet(self) -> Welcome:
         self._send(lambda: self._channel.send(self._hello))
@@ -109,6 +115,22 @@ class Handshake:
             raise HandshakeFailed(f"the daemon's region cannot be used: {fault}") from fault
         finally:
             received.close_fds()
+
+    def bring(self, base: int) -> int:
+        """Return the fd of a region of our own whose counter stands at ``base``, handed over to the daemon; it is the caller's."""
+        try:
+            with forks.no_fork():
+                fd = regions.create(self._hello.geometry)
+                self._passing.note(fd)
+        except RegionFault as fault:
+            raise HandshakeFailed(str(fault)) from fault
+        try:
+            regions.rebase(fd, base)
+            self.attach(fd, base)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def attach(self, fd: int, base: int) -> None:
         """Hand a region over. From here on it is fenced until this connection's peer is gone, whatever comes of it."""
@@ -155,7 +177,10 @@ class Handshake:
         try:
             if not self._patience(self._channel):
                 raise HandshakeFailed(f"the daemon did not send {due} in time: is it stopped or overloaded?")
-            received = self._channel.receive(0)
+            with forks.no_fork():
+                received = self._channel.receive(0)
+                for fd in received.fds:
+                    self._passing.note(fd)
         except ChannelTimeout as error:
             raise HandshakeFailed(f"the daemon did not send {due} in time: is it stopped or overloaded?") from error
         except ChannelClosed as error:

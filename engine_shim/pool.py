@@ -12,12 +12,17 @@ import select
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from engine_shim.region import Region
 from engine_shim.session import Session
 from engine_shim.shimstatus import RegionCounts
 from hostflag.channel import Channel
 from hostflag.messages import FromDaemon
+
+
+# Poisoned regions that another one is made for. Each is memory for the engine's life, and a stream takes 32 regions, or 64.
+REPLACED: Final = 16
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +52,15 @@ class Place:
         """Whether it only waits for the stream."""
         return self.owner is None and not self.free and not self.region.poisoned
 
+    @property
+    def spent(self) -> bool:
+        """
+        Whether it is poisoned, and nobody is at it any more: neither a daemon nor the stream.
+
+        It stays all the same. To unregister it the driver would hold up every launch of the engine, as long as a round is parked.
+        """
+        return self.owner is None and self.session is None and self.region.poisoned
+
 
 class Pool:
     """Changed by the keeper alone, and by ``close`` after it. ``limit``: how many regions there may be."""
@@ -61,8 +75,28 @@ class Pool:
 
     @property
     def room(self) -> bool:
-        """Whether there may be one more."""
-        return len(self._places) < self._limit
+        """Whether there may be one more. A few that are spent do not count: else a few failed submits were the engine's last."""
+        spent = sum(place.spent for place in self)
+        return len(self._places) - min(spent, REPLACED) < self._limit
+
+    @property
+    def shortage(self) -> str:
+        """Why there is neither a free one nor room, and what there is to do."""
+        places = list(self)
+        spent = sum(place.spent for place in places)
+        fenced = sum(place.fenced for place in places)
+        late = len(places) - spent - fenced
+        why = [f"all {self._limit} regions are taken"]
+        if fenced:
+            why.append(f"{fenced} by daemons that are not gone: end the stopped dsv41-proxyd processes")
+        if late:
+            why.append(f"{late} by rounds that the stream is not past: it is stuck, or very late")
+        if spent > REPLACED:
+            why.append(
+                f"{spent} are poisoned, of which {REPLACED} were replaced: stream operations failed, or daemons wrote garbage. "
+                "Their memory is kept for the engine's life: find out why, and start the engine anew"
+            )
+        return "; ".join(why)
 
     def add(self, region: Region, owner: Channel[FromDaemon]) -> Place:
         """Take a region over that a daemon made."""

@@ -46,14 +46,26 @@ class Region:
         return int(lib.hfe_region_fd(self._region))
 
     def base(self) -> int | None:
-        """Return the round it is at rest at, or None: a session is on it, or the stream is not past its rounds."""
-        base = ffi.new("uint32_t *")
-        return int(base[0]) if lib.hfe_region_rest(self._region, base) == 0 else None
+        """Return the round it is at rest at, or None: a session is on it, the stream is not past its rounds, or it is poisoned."""
+        base = self._rest()
+        return None if base is None or self._garbage(base) else base
 
     @property
     def poisoned(self) -> bool:
-        """Whether a submit failed half-way in it: then no session is ever on it again."""
-        return bool(lib.hfe_region_poisoned(self._region))
+        """Whether no session is ever on it again: a submit failed half-way in it, or a daemon left words that every other one refuses."""
+        if lib.hfe_region_poisoned(self._region):
+            return True
+        base = self._rest()
+        return base is not None and self._garbage(base)
+
+    def _rest(self) -> int | None:
+        base = ffi.new("uint32_t *")
+        return int(base[0]) if lib.hfe_region_rest(self._region, base) == 0 else None
+
+    def _garbage(self, base: int) -> bool:
+        """Whether a word is ahead of the round it rests at. None of them is ever set back, so they stay so (loopstart.c, take_base)."""
+        status = self.status()
+        return any(0 < (word - base) & 0xFFFF_FFFF < 1 << 31 for word in (status.released, status.retired))
 
     def offer(self) -> None:
         """Clear the lost word. Only once the last owner is gone, before the region is handed to the next one."""

@@ -22,7 +22,7 @@ class ShimOptions:
     trying. ``handshake_s``: how long a daemon may take from connect to READY. ``backoff_ms``: first and longest pause between
     two tries. ``respawns``: sessions that may be lost unplanned in ``respawn_reset_s`` seconds and are followed by another one.
     ``self_test``: a CUDA stream is tried before rounds are parked on it, for at most ``self_test_s`` seconds.
-    ``regions``: how many there may be, fenced ones included. ``spin_us``, ``nap_us``: hints to the daemon, None for its own.
+    ``regions``: how many there may be, fenced ones included; up to 16 poisoned ones do not count. ``spin_us``, ``nap_us``: hints to the daemon, None for its own.
     """
 
     mode: Mode = Mode.ASYNC

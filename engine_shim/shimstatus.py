@@ -27,7 +27,8 @@ class RegionCounts:
     """
     ``in_use``: a session's. ``free``: the next session's. ``fenced``: their last owner may still be there.
 
-    ``settling``: the owner is gone, the stream is not past its rounds yet. ``poisoned``: never used again.
+    ``settling``: the owner is gone, the stream is not past its rounds yet. ``poisoned``: never used again, since a submit
+    failed in it or a daemon left garbage in its words; its memory is the engine's until its end.
     """
 
     in_use: int
