@@ -118,7 +118,8 @@ class Channel(Generic[Incoming]):
 
         Raises ChannelTimeout, ChannelClosed, or BadMessage (descriptors that came along are closed).
         """
-        self._wait_readable(timeout)
+        if timeout != 0:
+            self._wait_readable(timeout)
         payload, fds, credentials, flags = self._receive_packet()
         received: Received[Incoming] | None = None
         try:

@@ -83,9 +83,8 @@ int hfd_loop_stop(struct hfd_loop *l, const void *close, uint32_t close_bytes)
         if (!is_control(close, close_bytes, HW_CLOSE))
             return -EINVAL;
         message = encoded_copy(close, close_bytes);
-        if (!message)
-            return -ENOMEM;
-        if (!atomic_compare_exchange_strong_explicit(&l->close, &none, message, memory_order_release,
+        /* Out of memory: it ends all the same, without a CLOSE. A worker forgets who is silent. */
+        if (message && !atomic_compare_exchange_strong_explicit(&l->close, &none, message, memory_order_release,
                                                      memory_order_relaxed))
             free(message); /* stopped before: that one counts */
     }

@@ -9,6 +9,7 @@ its last whole message does. Connections over Unix sockets are not counted: ther
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -69,7 +70,11 @@ class Gate:
         self._thread = threading.Thread(target=self._run, name="gate")
 
     def __enter__(self) -> Gate:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as fault:
+            self._let_go()
+            raise OSError(errno.EAGAIN, f"no thread for the gate: {fault}") from fault
         return self
 
     def __exit__(
@@ -77,6 +82,9 @@ class Gate:
     ) -> None:
         os.eventfd_write(self._bell, 1)
         self._thread.join()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._router.disable_monitor()
         self._monitor.close(linger=0)
         self._zap.close()
@@ -162,16 +170,26 @@ class Gate:
         self._strangers.pop(fd, None)
         self.counts["connections cut"] += 1
         _log.warning("connection cut", reason=reason, rate_limited=True)
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+        with contextlib.suppress(OSError), _duplicate(fd) as connection:
             # libzmq, whose descriptor it is, sees an end and closes it: with a reset, which a peer hears whose window is full.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             connection.shutdown(socket.SHUT_RDWR)
 
 
+def _duplicate(fd: int) -> socket.socket:
+    """Return a socket of our own on what is libzmq's. Raises OSError where ``fd`` is no socket (any more)."""
+    copy = os.dup(fd)
+    try:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
 def received_bytes(fd: int) -> int | None:
     """Return how many bytes came over a TCP connection so far; None where ``fd`` is none (any more)."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=os.dup(fd)) as connection:
+        with _duplicate(fd) as connection:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
     except OSError:
         return None

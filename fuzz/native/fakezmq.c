@@ -16,6 +16,8 @@ struct fake_message {
     unsigned char *block, *data;
     size_t bytes;
     int more;
+    void (*give_back)(void *data, void *hint); /* NULL: data lies in block */
+    void *hint;
 };
 
 struct fake_zmq fake;
@@ -36,19 +38,26 @@ static int message_init_size(union hfd_zmq_message *m, size_t bytes)
 {
     struct fake_message *message = of(m);
 
-    message->block = malloc(bytes + MISALIGNED);
+    *message = (struct fake_message){.block = malloc(bytes + MISALIGNED), .bytes = bytes};
     MUST(message->block);
     message->data = message->block + MISALIGNED;
-    message->bytes = bytes;
-    message->more = 0;
+    fake.live++;
+    return 0;
+}
+
+static int message_init_data(union hfd_zmq_message *m, void *data, size_t bytes, void (*give_back)(void *data, void *hint), void *hint)
+{
+    *of(m) = (struct fake_message){.data = data, .bytes = bytes, .give_back = give_back, .hint = hint};
     fake.live++;
     return 0;
 }
 
 static int message_close(union hfd_zmq_message *m)
 {
-    if (of(m)->block)
+    if (of(m)->block || of(m)->give_back)
         fake.live--;
+    if (of(m)->give_back)
+        of(m)->give_back(of(m)->data, of(m)->hint);
     free(of(m)->block);
     return message_init(m);
 }
@@ -152,10 +161,11 @@ static int error_of(void)
     return last_error;
 }
 
-const struct hfd_zmq fake_library = {
+struct hfd_zmq fake_library = {
     .statm = -1,
     .msg_init = message_init,
     .msg_init_size = message_init_size,
+    .msg_init_data = message_init_data,
     .msg_data = message_data,
     .msg_size = message_size,
     .msg_more = message_more,

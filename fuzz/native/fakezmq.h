@@ -35,7 +35,7 @@ struct fake_zmq {
 };
 
 extern struct fake_zmq fake;
-extern const struct hfd_zmq fake_library;
+extern struct hfd_zmq fake_library;
 
 void fake_reset(void);
 /* False: the queue is full. */

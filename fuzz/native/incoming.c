@@ -43,7 +43,7 @@ static void give_link(struct hfd_loop *l)
     memcpy(open->data, &h, sizeof(h));
     *given = (struct hfd_given){.tag = 7, .open = open};
     fake_reset();
-    MUST(hfd_zmq_open((struct hfd_zmq *)(uintptr_t)&fake_library, &fake.dealer, &fake.monitor, BIG_BYTES, &given->transport) == 0);
+    MUST(hfd_zmq_open(&fake_library, &fake.dealer, &fake.monitor, BIG_BYTES, &given->transport) == 0);
     hfd_link_take(l, given);
 }
 
