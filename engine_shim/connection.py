@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from engine_shim.errors import HandshakeFailed
-from engine_shim.handshake import Handshake, patient_until, reach
+from engine_shim.handshake import Bell, Handshake, patient_until, reach
 from engine_shim.mode import Mode
 from engine_shim.options import SessionOptions
 from engine_shim.region import Region
@@ -31,19 +31,21 @@ def connect(
     timeout_s: float = 5.0,
     mode: Mode = Mode.ASYNC,
     options: SessionOptions | None = None,
+    bell: Bell | None = None,
 ) -> Session:
     """
     Return a session with the daemon at ``path``. Blocks up to ``timeout_s``: never call it on the engine thread.
 
     ``stream`` must outlive the session. Raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed; then nothing is
-    left behind.
+    left behind. ``bell``: a shim's; its self-test is Interrupted by it.
     """
     options = options or SessionOptions()
     until = time.monotonic() + timeout_s
     hello = hello_of(geometry, model, engine, deadline_ms, echo_us=options.echo_us)
+    patience = patient_until(until) if bell is None else bell.patient_until(until)
     channel = reach(Path(path), timeout_s)
     try:
-        handshake = Handshake(channel, hello, patient_until(until), trusted_uids(Path(path), options.daemon_uids))
+        handshake = Handshake(channel, hello, patience, trusted_uids(Path(path), options.daemon_uids))
         welcome = handshake.greet()
         fd = handshake.bring(options.base) if options.base else handshake.create()
         try:

@@ -80,7 +80,11 @@ class StreamRefused(ShimError):
 
 
 class StreamStuck(ShimError):
-    """The stream does not get past what it was given. What it may still touch is kept; closing can be tried again."""
+    """
+    The stream does not get past what it was given, or a self-test or another thread is at what is to be closed.
+
+    What may still be touched is kept; closing can be tried again.
+    """
 
 
 class AsyncRefused(ShimError):

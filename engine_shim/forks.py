@@ -33,11 +33,11 @@ class Forked(Protocol):
         """Drop, in the child, what the child has of it. Takes no lock: its holder may not exist there."""
 
 
-class Closing(Forked, Protocol):
-    """Something that is to be closed at the end."""
+class Leaving(Forked, Protocol):
+    """Something that is to be left in order at the end."""
 
-    def close(self, timeout_s: float) -> None:
-        """Close it."""
+    def leave(self, timeout_s: float) -> None:
+        """Bring it to its end, beside threads that use it to the process's last moment: nothing of it goes away before that."""
 
 
 class Passing:
@@ -58,7 +58,7 @@ class Passing:
 _kept: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
 _ends: Final[weakref.WeakSet[Channel[FromDaemon]]] = weakref.WeakSet()
 _passing: Final[weakref.WeakSet[Passing]] = weakref.WeakSet()
-_closing: Final[weakref.WeakSet[Closing]] = weakref.WeakSet()
+_leaving: Final[weakref.WeakSet[Leaving]] = weakref.WeakSet()
 # Reentrant: a signal's handler may fork in the middle of what it guards.
 _forking: Final = threading.RLock()
 
@@ -81,9 +81,9 @@ def no_fork() -> Iterator[None]:
         yield
 
 
-def close_at_exit(one: Closing) -> None:
-    """Close it when the interpreter ends, unless it is gone by then."""
-    _closing.add(one)
+def leave_at_exit(one: Leaving) -> None:
+    """Leave it when the interpreter ends, unless it is gone by then."""
+    _leaving.add(one)
 
 
 def _in_child() -> None:
@@ -117,10 +117,10 @@ def _close_all(files: set[tuple[int, int]]) -> None:
 
 
 def _at_exit() -> None:
-    for one in list(_closing):
-        # A stream that is stuck at the very end: the process takes what it has with it, and nothing is unmapped under it.
+    for one in list(_leaving):
+        # A stream that is stuck at the very end, or a thread that is closing it: the process takes what it has with it.
         with contextlib.suppress(ShimError):
-            one.close(EXIT_S)
+            one.leave(EXIT_S)
 
 
 os.register_at_fork(before=_forking.acquire, after_in_parent=_let_fork, after_in_child=_in_child)

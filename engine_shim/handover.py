@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from engine_shim.errors import ConnectionRefusedByDaemon, HandshakeFailed, NoRegion
-from engine_shim.handshake import Handshake, Patience, reach
+from engine_shim.handshake import Bell, Handshake, Interrupted, reach
 from engine_shim.pool import Place, Pool
 from engine_shim.region import Region
 from engine_shim.session import Session, SessionTerms
@@ -26,10 +25,6 @@ from hostflag.messages import FromDaemon, Hello, Ready, Welcome
 
 SETTLE_S: Final = 0.25  # for a stream that is about to be past a region's rounds, before a new region is made
 LOOK_S: Final = 0.002
-
-
-class Interrupted(Exception):
-    """The shim is being closed."""
 
 
 class Handover:
@@ -58,14 +53,14 @@ class Handover:
         Raises DaemonUnreachable, ConnectionRefusedByDaemon, HandshakeFailed, NoRegion, or AsyncRefused by a strict self-test. A connection that a region went over, either way,
         is that region's fence then; any other is closed.
         """
-        self._trial.settle(self._path)
+        self._trial.settle(self._path, Bell(bell, over))
         self._check_room(over)
         until = time.monotonic() + self._options.handshake_s
         channel = reach(self._path, 0)
         self.place = None
         try:
             trusted = trusted_uids(self._path, self._options.session.daemon_uids)
-            handshake = Handshake(channel, self._hello, _patience(bell, over, until), trusted)
+            handshake = Handshake(channel, self._hello, Bell(bell, over).patient_until(until), trusted)
             welcome = handshake.greet()
             place = self._free(over)
             self.adopted = place is not None
@@ -139,20 +134,3 @@ class Handover:
         for place in self._pool:
             place.shunned = False
         return session
-
-
-def _patience(bell: int, over: Callable[[], bool], until: float) -> Patience:
-    def wait(channel: Channel[FromDaemon]) -> bool:
-        poller = select.poll()
-        poller.register(channel.fileno(), select.POLLIN)
-        poller.register(bell, select.POLLIN)
-        while True:
-            ready = {fd for fd, _ in poller.poll(max(0.0, until - time.monotonic()) * 1000)}
-            if over():
-                raise Interrupted
-            if channel.fileno() in ready:
-                return True
-            if not ready:
-                return False
-
-    return wait

@@ -10,6 +10,7 @@ import socket
 import time
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -78,6 +79,36 @@ def patient_until(until: float) -> Patience:
         return bool(poller.poll(max(0.0, until - time.monotonic()) * 1000))
 
     return wait
+
+
+class Interrupted(Exception):
+    """The shim is being closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bell:
+    """Tells that the shim is being closed: ``fd`` becomes, and stays, readable where ``over`` may have turned true."""
+
+    fd: int
+    over: Callable[[], bool]
+
+    def patient_until(self, until: float) -> Patience:
+        """Wait for what is to be read until ``until`` (``time.monotonic``). Raises Interrupted once it is over."""
+
+        def wait(channel: Channel[FromDaemon]) -> bool:
+            poller = select.poll()
+            poller.register(channel.fileno(), select.POLLIN)
+            poller.register(self.fd, select.POLLIN)
+            while True:
+                ready = {fd for fd, _ in poller.poll(max(0.0, until - time.monotonic()) * 1000)}
+                if self.over():
+                    raise Interrupted
+                if channel.fileno() in ready:
+                    return True
+                if not ready:
+                    return False
+
+        return wait
 
 
 class Handshake:

@@ -21,8 +21,8 @@ from typing import Final
 
 from engine_shim.budget import Budget
 from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, HandshakeFailed, ShimError
-from engine_shim.handover import Handover, Interrupted
-from engine_shim.handshake import MORE_FILES
+from engine_shim.handover import Handover
+from engine_shim.handshake import MORE_FILES, Interrupted
 from engine_shim.pool import Pool
 from engine_shim.saying import say
 from engine_shim.session import Session

@@ -23,6 +23,7 @@ from engine_shim.softstream import NS
 from engine_shim.status import SessionStatus, status_of
 from engine_shim.stream import Stream
 from engine_shim.ticket import Ticket, ticket_of
+from engine_shim.turn import Turn
 from hostflag.channel import Channel
 from hostflag.messages import FromDaemon, Ready, Welcome
 from hostflag.region import Word
@@ -78,6 +79,7 @@ class Session:
         self._ticket_buffer: Any = ffi.buffer(self._ticket)
         self._last: SessionStatus | None = None
         self._closed = False
+        self._closing = Turn()
         self._dead = False  # in a forked child
         if terms.owns_region:
             forks.forget_in_children(self)
@@ -192,14 +194,19 @@ class Session:
         End the session: rounds in flight end, the daemon says goodbye, everything is unmapped. Twice is harmless.
 
         Raises StreamStuck where the stream does not get past what it was given: then the region, its watchdog and the
-        socket stay, and it can be called again.
+        socket stay, and it can be called again. And where another thread is closing it for as long, or this one already.
         """
         if self._closed or self._dead:
             return
         until = time.monotonic() + timeout_s
+        self._closing.take(lambda: self._close(until), timeout_s)
+
+    def _close(self, until: float) -> None:
+        if self._closed:
+            return
         # What was interrupted goes on where it was: nothing of the region is looked at once that is gone.
         if self._last is None:
-            self._last = self.end(timeout_s)
+            self._last = self.end(max(0.0, until - time.monotonic()))
         self._handle = None
         if self._owns_region:
             self.region.close()
@@ -212,12 +219,19 @@ class Session:
 
         Raises StreamStuck as ``close`` does. Not the whole of ``close``: the socket is the caller's to end.
         """
-        if lib.hfe_end(self._open(), int(timeout_s * NS)) < 0:
-            raise StreamStuck(
-                f"the stream did not get past its rounds within {timeout_s:g} s: the region stays mapped ({self.status()})"
-            )
+        self._past(lib.hfe_end(self._open(), int(timeout_s * NS)), timeout_s)
         self.settle()
         return self.status()
+
+    def leave(self, timeout_s: float) -> None:
+        """Let the stream past all rounds, beside whoever submits: his later steps have no round. Nothing is given back. Raises as ``end``."""
+        self._past(lib.hfe_leave(self._open(), int(timeout_s * NS)), timeout_s)
+
+    def _past(self, result: int, timeout_s: float) -> None:
+        if result < 0:
+            raise StreamStuck(
+                f"the stream did not get past its rounds within {timeout_s:.3g} s: the region stays mapped ({self.status()})"
+            )
 
     @property
     def ended(self) -> bool:

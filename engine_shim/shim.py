@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -12,16 +11,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from engine_shim import farewell, forks
+from engine_shim import forks
 from engine_shim.batch import Batch
 from engine_shim.connection import hello_of
-from engine_shim.errors import AsyncRefused, HandshakeFailed, SessionClosed, StreamStuck
+from engine_shim.ending import Ending
+from engine_shim.errors import AsyncRefused, HandshakeFailed, SessionClosed
 from engine_shim.handover import Handover
 from engine_shim.keeper import Keeper
 from engine_shim.mode import Mode
 from engine_shim.pool import Pool
 from engine_shim.record import RoundRecord, RoundTable
 from engine_shim.seat import Seat
+from engine_shim.selftest import kept
 from engine_shim.session import Session
 from engine_shim.shimoptions import ShimOptions
 from engine_shim.shimstatus import ShimStatus
@@ -30,22 +31,21 @@ from engine_shim.spare import Spare
 from engine_shim.stream import Stream
 from engine_shim.ticket import RoundRef, Ticket
 from engine_shim.trial import Trial
-from hostflag.channel import Channel
-from hostflag.messages import EngineIdentity, FromDaemon, Geometry, Welcome
+from engine_shim.turn import Turn
+from hostflag.messages import EngineIdentity, Geometry, Welcome
 from hostflag.verdicts import Loss, Skip, Verdict
 
 
 NO_SESSION: Final = Ticket(None, Skip.NO_SESSION, 0, 0, 0, 0)
-_log: Final = logging.getLogger("engine_shim")
 
 
 class Shim:
     """
     Made once by an engine rank; one thread, the engine thread, submits. A keeper thread connects, and again after a loss.
 
-    Nothing here but the constructor, ``wait_session`` and ``close`` ever waits. Rounds are named by RoundRef (``Ticket.ref``,
-    ``Ticket.refs``): two sessions may give two rounds the same number. In a forked child it is dead: steps are target-only there,
-    nothing is enqueued, nothing of the parent's is touched.
+    Nothing here waits but the constructor, ``wait_session``, ``first_session`` and ``close``; and ``submit`` and ``flush`` where
+    rounds are SYNC. Rounds are named by RoundRef (``Ticket.ref``, ``Ticket.refs``): two sessions may give two rounds the same number.
+    In a forked child it is dead: steps are target-only there, nothing is enqueued, nothing of the parent's is touched.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class Shim:
         ``path``, ``mode`` None take ``options.socket`` and ``options.mode``. ``stream`` must outlive the shim.
 
         Returns once there is a session, or after ``options.start_timeout_s`` without one: target-only then, unless
-        ``options.strict``: that raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed, with nothing left behind.
+        ``options.strict``: that raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed, with nothing left behind
+        but what the stream does not let go of, which the log says.
         Where ASYNC is asked for and the stream refuses it, or fails its self-test (a CUDA stream's; before the first session), rounds are
         SYNC and ``status().async_refusal`` says why; strict: AsyncRefused. Raises ShimError where there is no memory, descriptor or thread
         for the shim itself.
@@ -80,24 +81,24 @@ class Shim:
         self._pool = Pool(options.regions)
         self._dead = False  # in a forked child
         self._last: ShimStatus | None = None
-        self._lost = Loss.NONE  # what the last session was, and its socket, while ``close`` is under way
-        self._leaving: Channel[FromDaemon] | None = None
         self._closed = False
+        self._closing = Turn()
         self._looking = threading.Lock()  # who looks at regions, and who unmaps them
         socket = options.socket if path is None else Path(path)
         handover = Handover(socket, hello, stream=stream, pool=self._pool, trial=self._trial, options=options)
         self._keeper = Keeper(handover, self._pool, options, self._offer)
+        self._ending = Ending(self._keeper, self._pool, self._seat, self._trial)
         self._view = ShimView(self._trial, stream, self._pool, self._keeper)
         # The first thing that is to be given back; from here on ``close`` does it.
         self._spare = Spare(stream, geometry)
         try:
             forks.forget_in_children(self)
-            forks.close_at_exit(self)
+            forks.leave_at_exit(self)
             self._keeper.start()
             self._start(options)
         except BaseException:
             # Ctrl-C among them: nobody else knows this shim yet, and its keeper is using the stream.
-            self.close()
+            kept.close_or_keep(self.close)
             raise
 
     def _start(self, options: ShimOptions) -> None:
@@ -208,7 +209,8 @@ class Shim:
         keeper = self._keeper
         over = keeper.wait_until(lambda: keeper.reason is None or isinstance(keeper.fault, AsyncRefused), timeout_s)
         if not over or isinstance(keeper.fault, AsyncRefused):
-            raise keeper.fault or HandshakeFailed(f"no session within {timeout_s:g} s")
+            why = f"the keeper is {self._trial.doing}" if self._trial.doing else "no try is over"
+            raise keeper.fault or HandshakeFailed(f"no session within {timeout_s:g} s: {why}")
 
     @property
     def closed(self) -> bool:
@@ -220,58 +222,57 @@ class Shim:
         End the session and the keeper; unmap every region. Twice is harmless. Takes at most about ``timeout_s``.
 
         Raises StreamStuck where the stream does not get past what it was given: its regions stay, and it can be called again.
-        So it can where it was interrupted.
+        So it can where it was interrupted. And where another thread is closing it for as long, or this one already.
         """
         if self._dead or self._closed:
             return
         until = time.monotonic() + timeout_s
+        self._closing.take(lambda: self._close(until), timeout_s)
+
+    def _close(self, until: float) -> None:
+        if self._closed:
+            return
         if self._last is None:
-            self._end(timeout_s, until)
+            self._end(until)
         # Nobody finds a session or a region from here on; what is gone is not looked at again.
         self._seat.clear()
         self._pool.close()
         self._spare.close()
         self._keeper.close()
         self._closed = True
-        if self._leaving is not None:
-            # A daemon that was given up is not waited for: nothing of its region is mapped here any more.
-            left_s = until - time.monotonic() if self._lost is Loss.NONE else 0.0
-            try:
-                farewell.say(self._leaving, left_s, lost=self._lost)
-            finally:
-                self._leaving = None  # closed; until then a forked child finds it here
+        self._ending.say_goodbye(until)
 
-    def _end(self, timeout_s: float, until: float) -> None:
+    def _end(self, until: float) -> None:
         """End keeper and sessions, and take the last look at what they did."""
-        if not self._keeper.stop(timeout_s):
-            raise StreamStuck(
-                f"the keeper did not end within {timeout_s:g} s: it is making a region known to the device"
-            )
+        self._ending.stop_keeper(until)
         session = self._take()
-        self._end_sessions(until)
+        self._ending.end_sessions(until)
         self._seat.settle()
         with self._looking:
             last = self._view.look(session, self._spare)
-            self._lost = Loss.CLOSED if session is None else session.lost
-            # First one more who knows it: a fork at any moment finds it here or there.
-            self._leaving = self._pool.leaving or self._leaving
-            self._pool.leave()
+            self._ending.part(Loss.CLOSED if session is None else session.lost)
             self._last = last
 
-    def _end_sessions(self, until: float) -> None:
-        """End the session in use, and lost ones that the stream was not past yet."""
-        for place in self._pool:
-            if place.session is not None:
-                place.session.end(max(0.0, until - time.monotonic()))
-                if place is not self._pool.in_use:
-                    place.session = None
+    def leave(self, timeout_s: float) -> None:
+        """
+        End the session and the keeper with the process, whose threads may submit to its very end: their steps are target-only then.
+
+        Nothing is unmapped, freed or closed: the process takes it along. ``close`` may follow. Raises StreamStuck as it does.
+        """
+        if self._dead or self._closed:
+            return
+        until = time.monotonic() + timeout_s
+        self._closing.take(lambda: self._leave(until), timeout_s)
+
+    def _leave(self, until: float) -> None:
+        if self._last is None:
+            self._ending.leave(until)
+        self._ending.say_goodbye(until)
 
     def forked(self) -> None:
         """In a forked child: close what keeps the parent's sessions open, and be dead from here on. A closed one is only that."""
-        leaving, self._leaving = self._leaving, None
-        if leaving is not None:
-            leaving.close()
-        if self._dead or (self._closed and leaving is None):
+        leaving = self._ending.forked()
+        if self._dead or (self._closed and not leaving):
             return
         self._dead = True
         self._keeper.close()

@@ -10,6 +10,7 @@ from typing import Final
 
 from engine_shim.cudastream import CudaStream
 from engine_shim.errors import AsyncRefused
+from engine_shim.handshake import Bell
 from engine_shim.mode import Mode
 from engine_shim.saying import say
 from engine_shim.selftest import SelfTest
@@ -44,6 +45,7 @@ class Trial:
         self._geometry = geometry
         self._model = model
         self._engine = engine
+        self._test: SelfTest | None = None
         if asked is Mode.ASYNC and stream.async_refusal is not None:
             self._refused()
 
@@ -52,9 +54,15 @@ class Trial:
         """Why rounds cannot be parked; None where nothing speaks against it."""
         return self._stream.async_refusal
 
-    def settle(self, path: Path) -> None:
+    @property
+    def doing(self) -> str | None:
+        """What the self-test is at; None where there is none under way."""
+        test = self._test
+        return None if test is None else f"trying the stream (self-test, at: {test.doing})"
+
+    def settle(self, path: Path, bell: Bell) -> None:
         """
-        Try the stream with the daemon at ``path`` if that is due. The keeper's thread; it takes a moment.
+        Try the stream with the daemon at ``path`` if that is due. The keeper's thread; it takes a moment, and ``bell`` interrupts it.
 
         Raises AsyncRefused where it fails and ``options.strict``; and whatever says that there is no daemon to try it with.
         """
@@ -62,12 +70,12 @@ class Trial:
         if self.mode is Mode.SYNC or not self._options.self_test or not isinstance(stream, CudaStream):
             return
         if stream.untried:
-            self._try(stream, path)
+            self._try(stream, path, bell)
         if stream.async_refusal is not None:
             self._refused()
 
-    def _try(self, stream: CudaStream, path: Path) -> None:
-        report = SelfTest(
+    def _try(self, stream: CudaStream, path: Path, bell: Bell) -> None:
+        self._test = test = SelfTest(
             stream,
             path,
             geometry=self._geometry,
@@ -76,7 +84,12 @@ class Trial:
             limit_s=self._options.self_test_s,
             deadline_ms=self._options.deadline_ms,
             options=self._options.session,
-        ).run()
+            bell=bell,
+        )
+        try:
+            report = test.run()
+        finally:
+            self._test = None
         stream.untried = False
         if report.passed:
             took_ms = sum(step.ms for step in report.steps)

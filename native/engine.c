@@ -123,17 +123,20 @@ static int wait_end(struct hfe_session *e, uint64_t timeout_ns)
     return hfe_watchdog_join(e, timeout_ns - timeout_ns / 2) < 0 ? -EBUSY : 0;
 }
 
+int hfe_leave(struct hfe_session *e, uint64_t timeout_ns)
+{
+    return e->over || hfe_ended(e) ? 0 : wait_end(e, timeout_ns);
+}
+
 int hfe_end(struct hfe_session *e, uint64_t timeout_ns)
 {
     int r;
 
     if (e->over)
         return 0;
-    if (!hfe_ended(e)) {
-        r = wait_end(e, timeout_ns);
-        if (r < 0)
-            return r;
-    }
+    r = hfe_leave(e, timeout_ns);
+    if (r < 0)
+        return r;
     hfe_watchdog_done(e);
     e->over = true;
     /* Release: pairs with hfe_region_rest. */

@@ -154,8 +154,11 @@ int hfe_ended(const struct hfe_session *e);
 /* No more submits. Waits until every round is decided and the stream has consumed all it was given (for half of timeout_ns;
    then it gives the session up, which releases them at once), and ends the watchdog: the region is another session's to take.
    -EBUSY, and nothing is ended, where the stream does not get there: the watchdog goes on, and it can be called again. Unless
-   hfe_ended, only where nobody submits. The socket stays the caller's. */
+   hfe_ended, only where nobody submits; one thread at a time. The socket stays the caller's. */
 int hfe_end(struct hfe_session *e, uint64_t timeout_ns);
+/* The same for a process that ends, beside whatever its threads are at: a submit that is under way is waited for, later ones are
+   skipped. Gives nothing back, no thread, descriptor or region: a submit may still come to them. hfe_end may follow. */
+int hfe_leave(struct hfe_session *e, uint64_t timeout_ns);
 /* Frees a session that is ended, and no other: whoever may still be in a call on it keeps it from here. */
 void hfe_free(struct hfe_session *e);
 /* In a child after a fork, instead of ending it: closes the child's copies of its descriptors. There is no watchdog there, and

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from engine_shim.selftest.kept import release_kept
 from engine_shim.selftest.report import Latency, Report, Step
-from engine_shim.selftest.run import SelfTest, release_kept
+from engine_shim.selftest.run import SelfTest
 
 
 __all__ = ["Latency", "Report", "SelfTest", "Step", "release_kept"]

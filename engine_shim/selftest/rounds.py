@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from engine_shim.batch import Batch
 from engine_shim.cudastream import MAX_CONNECTIONS, TO_DEVICE, CudaStream
 from engine_shim.errors import DaemonUnreachable, ShimError
+from engine_shim.handshake import Interrupted
 from engine_shim.selftest.arena import WORD, Arena
 from engine_shim.selftest.report import Latency, latency_of
 from engine_shim.session import Session
@@ -21,6 +22,7 @@ from hostflag.verdicts import Loss, Skip, Verdict
 
 
 WAIT_S: Final = 2.0  # a round takes microseconds; a stream that needs so long does not move
+SLICE_S: Final = 0.02  # of a wait: so soon it is seen that it is over
 STARVED_S: Final = 0.02  # until a step is submitted again that a starved watchdog refused
 LOOKS: Final = 3  # at streams beside a parked one: a machine that was busy elsewhere is so once, a shared queue is shared each time
 NO_ANSWER: Final = {Verdict.LOST, Verdict.DISCONNECTED, Verdict.DRAINING}  # how rounds end without a daemon that serves
@@ -42,9 +44,16 @@ class NothingLearned(DaemonUnreachable):
 
 
 class Rounds:
-    """Steps one after the other in one session, up to ``lanes`` of them in flight."""
+    """
+    Steps one after the other in one session, up to ``lanes`` of them in flight.
 
-    def __init__(self, stream: CudaStream, session: Session, arena: Arena, lanes: int) -> None:
+    ``over``: once it is true Interrupted is raised, from whatever waits here.
+    """
+
+    def __init__(
+        self, stream: CudaStream, session: Session, arena: Arena, lanes: int, over: Callable[[], bool]
+    ) -> None:
+        self._over = over
         self._stream = stream
         self._session = session
         self._arena = arena
@@ -90,22 +99,27 @@ class Rounds:
         self._park()
         began = time.perf_counter()
         marks = [_busy(*place) for place in places]
+        try:
+            left = self._who_waits(places, marks)
+            took_us = (time.perf_counter() - began) * 1e6
+            self._land()
+        except (NothingLearned, Interrupted):
+            self._all_arrived(places)  # what they use is given back next
+            raise
+        self._all_arrived(places)
+        return left, took_us
+
+    def _who_waits(self, places: Sequence[Place], marks: Sequence[int]) -> Sequence[Place]:
         left = places
         while left:
+            self._go_on()
             waiting = [place for place, mark in zip(places, marks, strict=True) if not place[0].reached(mark)]
             # Looked at after them: who came through with the release has not gone on beside the park. The verdict comes before the
             # release; consumed comes behind it, maybe later than whoever was held up.
             if self._session.verdict(self._parked) is not Verdict.OPEN:
                 break
             left = waiting
-        took_us = (time.perf_counter() - began) * 1e6
-        try:
-            self._land()
-        except NothingLearned:
-            self._all_arrived(places)  # what they use is given back next
-            raise
-        self._all_arrived(places)
-        return left, took_us
+        return left
 
     def load_a_module(self) -> str:
         """Load a module that is new while a round is parked. Raises Failed."""
@@ -183,7 +197,9 @@ class Rounds:
 
     def _submit(self, batch: Batch) -> Ticket:
         """Submit a step; again where the watchdog was starved: a machine that is busy elsewhere is so for a moment, or says nothing else."""
+        self._go_on()
         while (ticket := self._session.submit(batch)).skip is Skip.WATCHDOG:
+            self._go_on()
             if self._starved_s >= WAIT_S:
                 raise NothingLearned(
                     f"the watchdog was starved for {WAIT_S:g} s: this machine is too busy to try the device now"
@@ -215,7 +231,11 @@ class Rounds:
 
     def _reached(self, marker: int, round_: int | None = None) -> None:
         """Wait for a marker, which is behind ``round_`` where one is named."""
-        if not self._stream.wait(marker, WAIT_S):
+        until = time.monotonic() + WAIT_S
+        while not self._stream.wait(marker, SLICE_S):
+            self._go_on()
+            if time.monotonic() < until:
+                continue
             if round_ is not None:
                 self._look_for_an_answer(round_)
             raise Stuck(f"the stream does not move: it was not past a round {WAIT_S:g} s after it was submitted")
@@ -223,9 +243,16 @@ class Rounds:
     def _await(self, there: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + WAIT_S
         while not there():
+            self._go_on()
             if time.monotonic() > until:
                 raise Stuck(f"a round was not {what} within {WAIT_S:g} s: the stream does not move")
             time.sleep(50e-6)
+
+    def _go_on(self) -> None:
+        """Raise Interrupted where it is over. Nobody waits for what is parked then: it is released."""
+        if self._over():
+            self._session.give_up()
+            raise Interrupted
 
 
 @contextlib.contextmanager

@@ -29,9 +29,11 @@ from engine_shim.errors import (
     StreamStuck,
     SubmitFailed,
 )
+from engine_shim.handshake import Bell, Interrupted
 from engine_shim.options import SessionOptions
 from engine_shim.saying import say
 from engine_shim.selftest.arena import Arena
+from engine_shim.selftest.kept import keep
 from engine_shim.selftest.report import Latency, Report, Step, image
 from engine_shim.selftest.rounds import Failed, NothingLearned, Rounds, Stuck
 from engine_shim.session import Session
@@ -54,9 +56,6 @@ ATTRIBUTES: Final = {
     "UNIFIED_ADDRESSING": lib.HFC_UNIFIED_ADDRESSING,
     "INTEGRATED": lib.HFC_INTEGRATED,
 }
-_kept: Final[
-    list[Callable[[], None]]
-] = []  # how to take down what got stuck, in order; until then the device may still touch it
 
 
 class SelfTest:
@@ -64,7 +63,7 @@ class SelfTest:
     On a stream of its own beside ``stream``, whose context it uses, with echo sessions of the daemon at ``path``.
 
     ``rounds``: patterned ones. ``timed``: timed ones of each kind; 0: no latencies. ``limit_s``: after so long it has failed, whatever
-    it is at. Nothing is launched: copies, writes and waits alone.
+    it is at. ``bell``: ends it before. ``doing``: what it is at. Nothing is launched: copies, writes and waits alone.
     """
 
     def __init__(
@@ -80,8 +79,10 @@ class SelfTest:
         limit_s: float = 15.0,
         deadline_ms: float = DEADLINE_MS,
         options: SessionOptions | None = None,
+        bell: Bell | None = None,
     ) -> None:
         self._of = stream
+        self._bell = bell
         self._path = path
         self._geometry = msgspec.structs.replace(geometry, extra_bytes=0)
         self._model = model
@@ -97,17 +98,17 @@ class SelfTest:
         self._latencies: dict[str, Latency] = {}
         self._daemon: dict[str, str] = {}
         self._network_timeout_ms = 0.0
-        self._doing = "start"
+        self.doing = "start"
         self._reason: str | None = None
         self._stuck = False
-        self._fault: ShimError | None = None  # nothing was learned: no daemon
+        self._fault: ShimError | Interrupted | None = None  # nothing was learned: no daemon, or no time
 
     def run(self) -> Report:
         """
         Return what was found, within ``limit_s`` and a moment.
 
         Raises DaemonUnreachable, ConnectionRefusedByDaemon or HandshakeFailed where there is no daemon to do it with, or none to its end:
-        then nothing was learned of the device.
+        then nothing was learned of the device. Nor was it where the bell rang: raises Interrupted, once all is taken down that can be.
         """
         thread = threading.Thread(target=self._run, name="hf-selftest", daemon=True)
         try:
@@ -118,14 +119,19 @@ class SelfTest:
             ) from error
         thread.join(self._limit_s)
         if thread.is_alive():
-            self._reason = f"the self-test did not come back within {self._limit_s:g} s, during: {self._doing}"
+            self._reason = f"the self-test did not come back within {self._limit_s:g} s, during: {self.doing}"
             self._stuck = True
         elif self._fault is not None:
             raise self._fault
         if self._stuck:
             text = "self-test: %s; what the device may still touch is kept until the process ends"
             say(logging.ERROR, text, self._reason)
+        if self._over():
+            raise Interrupted
         return self._report()
+
+    def _over(self) -> bool:
+        return self._bell is not None and self._bell.over()
 
     def _run(self) -> None:
         try:
@@ -133,15 +139,15 @@ class SelfTest:
         except Stuck as failed:
             self._reason, self._stuck = str(failed), True
         except StreamStuck as failed:  # what was closed after it
-            self._reason, self._stuck = f"{self._doing}: {failed}", True
+            self._reason, self._stuck = f"{self.doing}: {failed}", True
         except (Failed, DeviceRefused, DriverFault, StreamRefused, StreamFault, SubmitFailed) as failed:
             self._reason = str(failed)
-        except ShimError as fault:
+        except (ShimError, Interrupted) as fault:
             self._fault = fault
         except Exception as fault:  # noqa: BLE001 - whatever it is, no round is parked
             if isinstance(fault, MemoryError) or (isinstance(fault, OSError) and fault.errno in SHORT_OF):
                 self._fault = NothingLearned(
-                    f"the self-test did not get past {self._doing}, which says nothing of the device: {fault!r}"
+                    f"the self-test did not get past {self.doing}, which says nothing of the device: {fault!r}"
                 )
                 return
             self._reason = f"the self-test failed: {fault!r}"
@@ -160,11 +166,12 @@ class SelfTest:
             self._arena(stream, 0) as without_rows,
             self._session(stream, 0.0, "registration") as session,
         ):
-            rounds = Rounds(stream, session, arena, arena.lanes)
+            rounds = Rounds(stream, session, arena, arena.lanes, self._over)
             self._do("ordering", lambda: rounds.prove(self._rounds))
             if self._timed:
                 self._latencies["empty round"] = rounds.measure(self._timed, empty=True)
-                self._latencies["without rows"] = Rounds(stream, session, without_rows, 1).measure(self._timed)
+                bare = Rounds(stream, session, without_rows, 1, self._over)
+                self._latencies["without rows"] = bare.measure(self._timed)
                 self._latencies[f"{arena.requests} requests"] = rounds.measure(self._timed)
 
     def _load(self, stream: CudaStream) -> None:
@@ -174,14 +181,14 @@ class SelfTest:
             self._arena(stream, 1) as arena,
             self._session(stream, delay_us, "delay") as session,
         ):
-            rounds = Rounds(stream, session, arena, 1)
+            rounds = Rounds(stream, session, arena, 1, self._over)
             neighbours = [others.enter_context(self._stream()) for _ in range(NEIGHBOURS)]
             self._do("other streams", lambda: rounds.pass_by(neighbours))
             self._do("module load", rounds.load_a_module)
 
     def _do(self, name: str, what: Callable[[], str]) -> None:
         """Do a step and note what came of it."""
-        self._doing = name
+        self.doing = name
         began = time.perf_counter()
         detail, passed = "", False
         try:
@@ -207,7 +214,7 @@ class SelfTest:
         def begin() -> str:
             session = connect(
                 self._path, geometry=self._geometry, model=self._model, engine=self._engine, stream=stream,
-                deadline_ms=self._deadline_ms, options=dataclasses.replace(self._options, echo_us=echo_us, base=0),
+                deadline_ms=self._deadline_ms, options=dataclasses.replace(self._options, echo_us=echo_us, base=0), bell=self._bell,
             )  # fmt: skip
             opened.append(session)
             welcome = session.welcome
@@ -280,16 +287,5 @@ def _unless_stuck(close: Callable[[], None], give_up: Callable[[], None] = lambd
         close()
     except (Stuck, StreamStuck):
         give_up()
-        _kept.append(close)
+        keep(close)
         raise
-
-
-def release_kept() -> bool:
-    """Take down what self-tests had to keep, where the device moves again. Whether nothing is left."""
-    while _kept:
-        try:
-            _kept[0]()
-        except (Stuck, StreamStuck):
-            return False
-        del _kept[0]
-    return True
