@@ -104,6 +104,7 @@ def test_a_child_of_a_shim_that_has_connected_and_no_more(short_dir: Path, monke
         try:
             with shim_with(short_dir / "e", start_timeout_s=0.0, handshake_s=PATIENCE_S) as driver:
                 assert stopped.there.wait(PATIENCE_S)
+                daemons.host(0)  # its end is the test's to close in the child: it has to be known before
                 with child(nothing_but(before), daemons):
                     stopped.go.set()
                     driver.session()

@@ -100,8 +100,10 @@ def test_words_that_every_daemon_would_refuse_are_handed_to_none(short_dir: Path
         for number in range(3):
             last = driver.ok()
             host = daemons.host(number)
+            words = host.on_words
+            until(lambda w=words: w.word(Word.RETIRED) == w.word(Word.SUBMITTED), "it has written its last word")  # type: ignore[misc]
             host.stop()
-            garbage(host.on_words, part)
+            garbage(words, part)
             host.die()
             driver.session(other_than=last.session)
         driver.ok()
