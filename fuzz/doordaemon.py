@@ -93,7 +93,7 @@ class Door:
     """One daemon for one input. A context manager: nothing of it is left."""
 
     def __init__(self) -> None:
-        self._events = Events()
+        self._events = Events(_finding)
         workers: Any = Workers()
         self._roster = Hall(self._events, workers)
         self._controls = Controls(self._roster, workers, cast("Any", Standing()), lambda _who: Reloaded())
@@ -144,4 +144,11 @@ class Door:
         must(False, "it never comes to rest")
 
     def _on_operator(self, channel: Channel[ToDaemon], log: Any) -> None:
-        self._operators.append(Operator(self._events, channel, self._controls, log, self._operators.remove))
+        operator = Operator(self._events, channel, self._controls, log, self._operators.remove)
+        self._operators.append(operator)
+        operator.greet()
+
+
+def _finding(fault: Exception) -> None:
+    """The daemon would go on; what it never expected is a finding all the same."""
+    raise fault

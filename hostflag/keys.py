@@ -77,7 +77,7 @@ def write_pair(directory: Path, name: str) -> tuple[Path, Path]:
     _write(paths[0], secret, 0o600)
     try:
         _write(paths[1], public, 0o644)
-    except KeyFault:
+    except BaseException:
         paths[0].unlink()
         raise
     return paths
@@ -91,9 +91,15 @@ def _write(path: Path, key: bytes, mode: int) -> None:
         raise KeyFault(f"{path} is there already and is left alone: remove it, or choose another directory") from error
     except OSError as error:
         raise KeyFault(f"cannot write {path}: {error.strerror}") from error
-    with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
-        os.fchmod(fd, mode)  # whatever the umask
-        file.write(key + b"\n")
+    try:
+        with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
+            os.fchmod(fd, mode)  # whatever the umask
+            file.write(key + b"\n")
+    except BaseException as error:
+        path.unlink()  # a key in part, or none: it would be in the way of the next try
+        if isinstance(error, OSError):
+            raise KeyFault(f"cannot write {path}: {error.strerror}") from error
+        raise
 
 
 def _text(path: Path, *, secret: bool = False) -> str:

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log's way out. A reader that went away, or a full disk, must not take daemon or worker with it."""
+"""The log's way out. A reader that went away or stands still, or a full disk, must not take daemon or worker with it."""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
+import select
+import socket
+import stat
 import sys
 import time
 
@@ -13,11 +18,15 @@ from typing import Final
 
 FD: Final = 2
 TELL_AGAIN_S: Final = 1.0
+NOBODY_READS: Final = "nobody reads the log"
+# So much a terminal takes without waiting, once it takes anything: the least buffer of a pseudo-terminal, and no character of which
+# it makes two beside others.
+_TERMINAL_PIECE: Final = re.compile(rb"[^\t\n\r]{1,256}|[\t\n\r]")
 
 
 class Stderr(io.TextIOBase):
     """
-    Standard error, a line a write. What the descriptor does not take is counted in ``lost``, never raised.
+    Standard error, a line a write. What the descriptor does not take at once is counted in ``lost``, never raised or waited for.
 
     ``note``: how many lines it did not take, and why, in words; empty while it takes them.
     """
@@ -44,12 +53,8 @@ class Stderr(io.TextIOBase):
             return
         try:
             if self._cut:
-                os.write(FD, b"\n")
-                self._cut = False
-            while rest:
-                written = os.write(FD, rest)
-                self._cut = written < len(rest)
-                rest = rest[written:]
+                self._put(b"\n")
+            self._put(rest)
         except OSError as fault:
             self.lost += 0 if self._telling else 1
             self._untold += self._telling or 1
@@ -81,6 +86,42 @@ class Stderr(io.TextIOBase):
 
     def isatty(self) -> bool:
         return os.isatty(FD)
+
+    def _put(self, rest: bytes) -> None:
+        while rest:
+            written = _write_some(rest)
+            rest = rest[written:]
+            self._cut = bool(rest)
+
+
+def _write_some(data: bytes) -> int:
+    """
+    Write the beginning of ``data``, or all of it, and return how much. Never waits; raises OSError.
+
+    Not by O_NONBLOCK, which whoever else has this file description (a shell, the program beside us) would have as well.
+    """
+    kind = os.fstat(FD).st_mode
+    if stat.S_ISREG(kind):
+        return os.write(FD, data)
+    if stat.S_ISSOCK(kind):  # systemd's journal
+        return _send_some(data)
+    poller = select.poll()
+    poller.register(FD, select.POLLOUT)
+    if not poller.poll(0):
+        raise BlockingIOError(errno.EAGAIN, NOBODY_READS)
+    # A pipe that is writable has room for so much, where nobody else writes into it in this moment.
+    piece = _TERMINAL_PIECE.match(data) if os.isatty(FD) else None
+    return os.write(FD, piece.group() if piece else data[: select.PIPE_BUF])
+
+
+def _send_some(data: bytes) -> int:
+    log = socket.socket(fileno=FD)
+    try:
+        return log.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    except BlockingIOError as full:
+        raise BlockingIOError(errno.EAGAIN, NOBODY_READS) from full
+    finally:
+        log.detach()  # the descriptor stays
 
 
 def notes() -> tuple[str, ...]:

@@ -29,6 +29,11 @@ def until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> 
     raise AssertionError(f"not within {patience_s:g} s: {why}")
 
 
+def raised(fault: Exception) -> None:
+    """What a test's Events do with a fault: the daemon's would say it, and go on."""
+    raise fault
+
+
 class Daemon:
     """
     A ``dsv41-proxyd`` of its own. Its log lines are kept in ``lines``. ``config``: worker and log level come from this file.

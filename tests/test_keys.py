@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 
 from pathlib import Path
@@ -55,6 +56,35 @@ def test_a_pair_overwrites_nothing_and_leaves_no_half(tmp_path: Path) -> None:
     with pytest.raises(KeyFault, match=r"worker\.key is there already"):
         write_pair(tmp_path, "worker")
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("room", [0, 10])
+def test_a_pair_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, room: int) -> None:
+    """A disk that is full, here a file that may not grow: nothing lies there that the next try would leave alone."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(KeyFault, match=r"cannot write .*daemon\.key: File too large"):
+            write_pair(tmp_path, "daemon")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+    assert write_pair(tmp_path, "daemon")
+
+
+def test_a_pair_whose_making_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = os.fchmod, [0]
+
+    def interrupted(fd: int, mode: int) -> None:
+        calls[0] += 1
+        if calls[0] == 2:  # the second half
+            raise KeyboardInterrupt
+        real(fd, mode)
+
+    monkeypatch.setattr(os, "fchmod", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_pair(tmp_path, "daemon")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666, 0o601, 0o610])

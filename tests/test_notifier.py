@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from notify_manager import Manager
+from proxyd_harness import raised
 
 from proxyd.service.events import Events
 from proxyd.service.notify import MAX_WAITING, Notifier
@@ -108,7 +109,7 @@ class StandIn:
 
 def test_no_ping_without_a_beat(short_dir: Path) -> None:
     with Manager(f"{short_dir}/notify") as manager:
-        events, roster = Events(), StandIn()
+        events, roster = Events(raised), StandIn()
         stand_in: Any = roster
         supervision = Supervision(
             events, Notifier(manager.address, 0.04), cast("Roster", stand_in), cast("Standing", stand_in)

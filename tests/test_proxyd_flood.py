@@ -25,6 +25,7 @@ from proxyd_worker import Rounds, Worker
 from hostflag import messages as m
 from hostflag.channel import ChannelClosed, ChannelTimeout, operator_end
 from hostflag.verdicts import Verdict
+from proxyd.service.server import MAX_OPERATORS
 from proxyd.sessions.handshake import LINES_A_USER
 
 
@@ -204,3 +205,24 @@ def test_sessions_that_come_and_die(served: tuple[Daemon, Rounds]) -> None:
     daemon, rounds = served
     with undisturbed(daemon, rounds), storm(lambda: sessions_that_die(daemon)):
         assert [rounds.next() for _ in range(ROUNDS)] == [Verdict.OK] * ROUNDS
+
+
+def test_operators_that_go_before_they_are_answered_keep_no_place(short_dir: Path) -> None:
+    """A dsv41-proxyctl that was interrupted: the newcomer's place is still the oldest's."""
+    with Daemon(short_dir) as daemon, contextlib.ExitStack() as stack:
+        daemon.process.send_signal(signal.SIGSTOP)
+        for _ in range(MAX_OPERATORS):
+            with operator_end(connect(daemon.path)) as channel:
+                channel.send(m.OperatorHello(protocol=m.PROTOCOL_VERSION))
+        daemon.process.send_signal(signal.SIGCONT)
+        outcome = 'dsv41_proxyd_handshakes_total{outcome="operator"}'
+        until(lambda: daemon.scrape().get(outcome) == MAX_OPERATORS, "they were heard")
+        held = [stack.enter_context(operator_end(connect(daemon.path))) for _ in range(MAX_OPERATORS + 1)]
+        for channel in held:
+            channel.send(m.OperatorHello(protocol=m.PROTOCOL_VERSION))
+            assert isinstance(channel.receive(PATIENCE_S).message, m.Done)
+        with pytest.raises(ChannelClosed):
+            held[0].receive(PATIENCE_S)
+        for channel in held[1:]:
+            channel.send(m.StatusRequest())
+            assert isinstance(channel.receive(PATIENCE_S).message, m.Status)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from proxyd_harness import raised
+
 from proxyd.service.events import READ, Events
 from proxyd.views import http
 from proxyd.views.http import MAX_CLIENTS, MAX_REQUEST_BYTES, Content, HttpServer
@@ -26,7 +28,7 @@ class Running:
     def __init__(self) -> None:
         self.faults: list[Exception] = []
         self.served = 0
-        self.events = Events()
+        self.events = Events(raised)
         listening = http.bind("127.0.0.1", 0)
         self.address: tuple[str, int] = listening.getsockname()
         pages = {

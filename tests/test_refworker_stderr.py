@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import resource
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from test_refworker_process import events
 from worker_peer import PATIENCE_MS, ROOT, Ask, Worker, connected, environment, running_worker
 
 from hostflag.control import Close
+from hostflag.stderr import NOBODY_READS
 from hostflag.wire import Status, encode_control
 
 
@@ -56,6 +59,29 @@ def test_a_log_that_nobody_takes_costs_nothing_else(tmp_path: Path, redirection:
             peer.opened()  # each says a line
             assert peer.draft(Ask(1, anchor=1)).status is Status.OK
         assert worker.stop() == 0
+
+
+def test_a_log_that_nobody_reads_costs_nothing_else(tmp_path: Path) -> None:
+    """Not even time; and once it is read, it says what is missing."""
+    os.mkfifo(tmp_path / "unread")
+    reader = os.open(tmp_path / "unread", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        size = fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+        with redirected(tmp_path, f"2>{tmp_path}/unread") as worker, connected(worker.endpoint, 1) as (peer,):
+            for _ in range(size // 64):  # each says a line of more than that
+                peer.opened()
+            assert peer.draft(Ask(1, anchor=1)).status is Status.OK
+            read = os.read(reader, 2 * size)
+            until = time.monotonic() + PATIENCE_MS / 1000
+            while b"log lines lost" not in read and time.monotonic() < until:
+                peer.opened()
+                with contextlib.suppress(BlockingIOError):
+                    read += os.read(reader, size)
+            told = next(line for line in read.decode().splitlines() if "log lines lost" in line)
+            assert events(told)[0]["reason"] == NOBODY_READS
+            assert worker.stop() == 0
+    finally:
+        os.close(reader)
 
 
 def limit(worker: Worker, size: int) -> None:

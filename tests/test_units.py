@@ -60,6 +60,12 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_service_has_no_directory_that_would_stay() -> None:
+    """The daemon writes nowhere but under /run, and docs/OPERATIONS.md says that nothing is left."""
+    kinds = ("Runtime", "State", "Cache", "Logs", "Configuration")
+    assert [kind for kind in kinds if values(SERVICE, f"{kind}Directory")] == []
+
+
 def test_systemd_has_nothing_to_say(installed: Path) -> None:
     command = [
         systemd("systemd-analyze"),

@@ -160,7 +160,8 @@ class Settings:
             "security.allowed_users",
             USERS,
             Effect.AT_ONCE,
-            "whose engines are taken, beside root's and the daemon's own; with no user and no group: whoever can connect",
+            "whose engines are taken, beside root's and the daemon's own; with no user and no group: whoever can connect "
+            "(a number is never looked up, a name may wait for a directory service)",
         ),
     ] = ()
     allowed_groups: Annotated[

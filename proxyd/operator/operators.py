@@ -45,7 +45,11 @@ TICK_S: Final = 0.01
 
 
 class Operator:
-    """Owns ``channel`` until it is closed; ``on_over`` hears of that. ``hello`` was its first message."""
+    """
+    Owns ``channel``, on which OPERATOR came, until it is closed; ``on_over`` hears of that.
+
+    Raises OSError where the channel cannot be watched; then it stays the caller's.
+    """
 
     def __init__(
         self,
@@ -60,8 +64,11 @@ class Operator:
         self._controls = controls
         self._log = log
         self._on_over = on_over
-        self._timer: Timer = events.after(IDLE_LIMIT_S, self.close)
         events.watch(channel, READ, self._ready)
+        self._timer: Timer = events.after(IDLE_LIMIT_S, self.close)
+
+    def greet(self) -> None:
+        """Answer OPERATOR, once: only when whoever made this can hear of its end, which may come of that."""
         self._answer(Done(text=f"dsv41-proxyd {VERSION}, pid {os.getpid()}"))
 
     def close(self) -> None:
@@ -125,8 +132,8 @@ class Operator:
                 endpoints, lambda: self._wait(SETTLE_S, lambda: workers.settled, outcome), "an operator's wish"
             )
         except (ValueError, StartError) as fault:
-            self._read_on()
             self._answer(Refused(code="endpoint", reason=printable(str(fault))))
+            self._read_on()
 
     def _wait(self, limit_s: float, settled: Callable[[], bool], outcome: Callable[[], str]) -> None:
         """Answer with the outcome once it is settled, or the time is over."""
@@ -135,17 +142,22 @@ class Operator:
         if not settled() and limit_s > 0:
             self._events.after(TICK_S, lambda: self._wait(limit_s - TICK_S, settled, outcome))
             return
-        self._read_on()
         self._answer(Done(text=outcome()))
+        self._read_on()
 
     def _stop_reading(self) -> None:
         # Until a request is answered nothing more is read: one at a time.
         self._events.forget(self._channel)
 
     def _read_on(self) -> None:
-        if self._channel.fileno() >= 0:
-            self._events.forget(self._channel)
+        if self._channel.fileno() < 0:
+            return
+        self._events.forget(self._channel)
+        try:
             self._events.watch(self._channel, READ, self._ready)
+        except OSError as fault:  # it has its answer, and may connect again
+            self._log.warning("an operator's connection cannot be watched", reason=fault.strerror)
+            self.close()
 
     def _answer(self, message: ToOperator) -> None:
         try:

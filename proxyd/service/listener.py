@@ -68,5 +68,10 @@ class Listener:
                 self._on_fault(fault)
 
     def _resume(self) -> None:
-        if self._listening.fileno() >= 0:
+        if self._listening.fileno() < 0:
+            return
+        try:
             self._events.watch(self._listening, READ, self._accept)
+        except OSError as fault:  # no watch is to be had either: later, not never
+            self._on_fault(fault)
+            self._events.after(PAUSE_S, self._resume)

@@ -207,7 +207,9 @@ class Server:
     def _heed_operator(self, channel: Channel[ToDaemon], log: Any) -> None:
         if len(self._operators) >= MAX_OPERATORS:
             next(iter(self._operators)).close()  # the oldest
-        self._operators[Operator(self._events, channel, self._controls, log, self._dismiss)] = None
+        operator = Operator(self._events, channel, self._controls, log, self._dismiss)
+        self._operators[operator] = None
+        operator.greet()
 
     def _dismiss(self, operator: Operator) -> None:
         self._operators.pop(operator, None)

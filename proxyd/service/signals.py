@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import socket
 
@@ -29,12 +30,12 @@ class Signals:
         self._read, self._write = socket.socketpair()
         self._read.setblocking(False)
         self._write.setblocking(False)
+        events.watch(self._read, READ, self._ready)  # first: it can fail, and nothing is changed then
         self._before_fd = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         # A Python handler has to be there for the wake-up byte to be written; it has nothing to do.
         self._before = {number: signal.signal(number, lambda _number, _frame: None) for number in HEEDED}
         # What came before there were handlers (proxyd.__main__ holds SIGHUP back) comes now.
         self._mask_before = signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
-        events.watch(self._read, READ, self._ready)
 
     def close(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
@@ -50,4 +51,5 @@ class Signals:
         for at, number in enumerate(numbers):
             # Of many reloads only the last one counts: a storm of them must not keep everybody else waiting.
             if number in HEEDED and (number != signal.SIGHUP or number not in numbers[at + 1 :]):
-                self._heed(signal.Signals(number))
+                # A call of its own for each: a reload that fails must not take the end that was asked for with it.
+                self._events.after(0.0, functools.partial(self._heed, signal.Signals(number)))

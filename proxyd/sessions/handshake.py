@@ -83,8 +83,8 @@ class Handshake:
             rate_key=f"uid {self._peer.uid}",
             rate_burst=LINES_A_USER,
         )
+        events.watch(self._channel, READ, self._ready)  # first: where it fails, the connection stays the caller's
         self._timer = events.after(TIME_LIMIT_S, self._too_slow)
-        events.watch(self._channel, READ, self._ready)
 
     @property
     def silent(self) -> bool:
@@ -177,17 +177,32 @@ class Handshake:
 
     def _hand_over(self, hello: Hello, region_fd: int, base: int, *, to_engine: bool) -> None:
         session = self._roster.add(
-            self._channel, hello, peer=self._peer, number=self._number, region_fd=region_fd, base=base, log=self._log
+            self._channel,
+            hello,
+            peer=self._peer,
+            number=self._number,
+            network_timeout_ms=self._terms.network_timeout_ms,
+            region_fd=region_fd,
+            base=base,
+            log=self._log,
         )
         self._timer.cancel()
         self._events.forget(self._channel)
-        session.start(region_fd if to_engine else None)
+        try:
+            session.start(region_fd if to_engine else None)
+        except Exception as fault:  # noqa: BLE001 - nobody would ever hear of this session's end
+            self._log.exception("session cannot start")
+            self.refuse("internal", f"the session cannot start: {printable(str(fault))}")  # while its channel is there
+            session.abandon()
+            return
         self._on_over(self, READY)
 
     def _too_slow(self) -> None:
         self.refuse("timeout", f"the handshake was not over within {TIME_LIMIT_S:g} s")
 
     def _close(self, outcome: str) -> None:
+        if self._channel.fileno() < 0:
+            return  # it was closed already: there is one outcome
         self._timer.cancel()
         self._events.forget(self._channel)
         # A close with input unread would be an error at the peer, which could then miss REFUSED.

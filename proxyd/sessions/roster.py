@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -110,15 +111,27 @@ class Roster:
                 raise RefusedError("attach", f"session {session.number:016x} still has this region: wait for its end")
 
     def add(
-        self, channel: Channel[ToDaemon], hello: Hello, *, peer: Peer, number: int, region_fd: int, base: int, log: Any
+        self,
+        channel: Channel[ToDaemon],
+        hello: Hello,
+        *,
+        peer: Peer,
+        number: int,
+        network_timeout_ms: float,
+        region_fd: int,
+        base: int,
+        log: Any,
     ) -> Session:
         """
         Start a session on a region whose counter stands at ``base``. It owns ``channel`` once its ``start`` is called.
 
+        ``network_timeout_ms``: what WELCOME said, whatever a reload has changed since.
+
         Raises RefusedError where its loop does not start.
         """
         header = regions.check(region_fd)
-        config = loop_config(self.settings, hello, number=number, base=base)
+        settings = replace(self.settings, network_timeout_ms=network_timeout_ms)
+        config = loop_config(settings, hello, number=number, base=base)
         try:
             pulse = Pulse(region_fd, config.network_timeout_ns / 1e9)
         except (RegionFault, OSError) as fault:

@@ -105,21 +105,25 @@ class Session:
             )
 
     def start(self, region_fd: int | None) -> None:
-        """Heed engine and loop from now on; tell the engine that it is ready, with its new region where it asked for one."""
+        """Heed engine and loop, tell the engine that it is ready, with its new region where it asked for one. Raises OSError."""
         self._events.watch(self.loop, READ, self._guarded(self._heed_loop))
         self._events.watch(self._channel, READ, self._guarded(self._heed_engine))
         self._guarded(self._keeper.start)()
         self._guarded(self._look)()
-        error = self.loop.lock_error()
-        lock_reason = _lock_advice(error, self.region_bytes) if error else None
+        lock_reason = _lock_advice(self.loop.lock_error(), self.region_bytes)
         try:
             if region_fd is not None:
                 self._channel.send(Region(bytes=self.region_bytes), [region_fd])
-            self._channel.send(Ready(locked=not error, lock_reason=lock_reason))
+            self._channel.send(Ready(locked=not lock_reason, lock_reason=lock_reason))
         except (ChannelClosed, ChannelTimeout):
             self.end(_REASONS[EventKind.ENGINE_GONE])
             return
         self._log.info("session ready", model=self.hello.model, region_bytes=self.region_bytes, not_locked=lock_reason)
+
+    def abandon(self) -> None:
+        """End at once a session whose ``start`` raised: its loop may never be heard."""
+        self.end("it could not start")
+        self._over()
 
     @property
     def ending(self) -> bool:
@@ -291,5 +295,6 @@ class Session:
         self._log.error("round loop does not stop", reason=self._reason)
 
 
-def _lock_advice(error: int, region_bytes: int) -> str:
-    return f"{os.strerror(error)}: LimitMEMLOCK= (ulimit -l) must allow {region_bytes} bytes a session"
+def _lock_advice(error: int, region_bytes: int) -> str | None:
+    advice = f"{os.strerror(error)}: LimitMEMLOCK= (ulimit -l) must allow {region_bytes} bytes a session"
+    return advice if error else None

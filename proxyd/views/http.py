@@ -101,8 +101,8 @@ class _Client:
         self._response = memoryview(b"")
         self._discarded = 0
         self._step = self._read
+        server.events.watch(connection, READ, self._ready)  # first: where it fails, nothing is to come of this client
         self._timer = server.events.after(REQUEST_TIMEOUT_S, self.close)
-        server.events.watch(connection, READ, self._ready)
 
     def close(self) -> None:
         self._timer.cancel()

@@ -59,7 +59,7 @@ DROPS: Final = {
 }
 # name, help, enum hfd_histogram_id, first and last bucket in s (those between are powers of two, in us)
 HISTOGRAMS: Final = (
-    ("round_seconds", "From gathered to released, rounds that got drafts.", lib.HFD_HISTOGRAM_ROUND, 64e-6, 2.2),
+    ("round_seconds", "From seen to released, rounds that got drafts.", lib.HFD_HISTOGRAM_ROUND, 64e-6, 2.2),
     (
         "network_seconds",
         "Of these, from the hand-over to the transport to the reply.",
