@@ -19,7 +19,10 @@ import zmq
 
 from proxyd._daemon import ffi, lib
 from proxyd.errors import StartError
+from proxyd.links import addresses
+from proxyd.links.addresses import Addresses
 from proxyd.links.monitor import Monitor
+from proxyd.links.names import Names, UnresolvedError
 from proxyd.links.probe import Probe
 from proxyd.sessions.roundloop import text
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostflag.messages import Geometry
+    from proxyd.links.addresses import Address
     from proxyd.links.curve import Curve
     from proxyd.sessions.roundloop import RoundLoop
 
@@ -48,11 +52,12 @@ class Links:
     Makes links to the worker at ``endpoint``, which may be changed: the ZMQ context, and the libzmq behind it as the loops see it.
 
     ``curve`` None: neither encrypted nor authenticated. Raises StartError where ``endpoint`` cannot be connected to, whoever may
-    listen there.
+    listen there. Names of hosts are looked up in ``names``; nothing here waits for that.
     """
 
-    def __init__(self, endpoint: str, curve: Curve | None = None) -> None:
+    def __init__(self, endpoint: str, curve: Curve | None = None, names: Names | None = None) -> None:
         self.endpoint = endpoint
+        self._addresses = Addresses(names or Names())
         self._curve = curve
         self._zmq = _load()
         self._context = zmq.Context(io_threads=IO_THREADS)
@@ -64,39 +69,71 @@ class Links:
             raise
 
     def check(self, endpoint: str) -> None:
-        """Raise StartError where no socket can be connected to ``endpoint``, whoever may listen there."""
+        """Raise StartError where no socket can be connected to ``endpoint``, whoever may listen there, and whatever a name stands for."""
         try:
-            self._link(endpoint, lib.HW_MAX_CONTROL_BYTES).close()
-        except zmq.ZMQError as fault:
+            by_name = addresses.check(endpoint)
+            self._link(endpoint, lib.HW_MAX_CONTROL_BYTES, None if by_name else self._addresses.of(endpoint)[0]).close()
+        except (zmq.ZMQError, ValueError) as fault:
             raise StartError(
                 f"cannot connect to a worker at {endpoint}: {fault}; give another endpoint (--worker)"
             ) from fault
 
     def probe(self, endpoint: str, on_barred: Callable[[str, str], None]) -> Probe:
         """Ask whether a worker answers at ``endpoint``: see ``Probe``. Raises zmq.ZMQError out of sockets."""
-        return Probe(self._context, endpoint, self._curve, on_barred)
+        return Probe(self._context, endpoint, self._addresses, self._curve, on_barred)
 
-    def make(self, max_bytes: int) -> Link:
-        """Return a link that connects, and takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets."""
-        return self._link(self.endpoint, max_bytes)
+    def make(self, max_bytes: int, tries: int = 0) -> Link:
+        """
+        Return a link that connects, and takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets.
+
+        ``tries``: how many links before it have not met a worker. A name's addresses are tried in turn; the link does not connect where
+        the name has none.
+        """
+        try:
+            found = self._addresses.of(self.endpoint)
+        except UnresolvedError as fault:
+            link = self._link(self.endpoint, max_bytes, None)
+            link.unresolved = str(fault)
+            return link
+        return self._link(self.endpoint, max_bytes, found[tries % len(found)])
+
+    def served(self, link: Link) -> None:
+        """Take it that a worker has answered on ``link``."""
+        if link.address is not None:
+            self._addresses.served(link.address)
 
     def close(self) -> None:
         """End the context. All links are closed; with one still open this would wait for it."""
         self._context.term()
         lib.hfd_zmq_free(self._zmq)
 
-    def _link(self, endpoint: str, max_bytes: int) -> Link:
-        return Link(self._context, self._zmq, endpoint, tag=next(self._tags), max_bytes=max_bytes, curve=self._curve)
+    def _link(self, endpoint: str, max_bytes: int, address: Address | None) -> Link:
+        tag = next(self._tags)
+        return Link(self._context, self._zmq, endpoint, address, tag=tag, max_bytes=max_bytes, curve=self._curve)
 
 
 class Link:
-    """A DEALER and its monitor. ``tag`` names it to the loop. The loop's from ``give`` until it says that it returned ``tag``."""
+    """
+    A DEALER and its monitor. ``tag`` names it to the loop. The loop's from ``give`` until it says that it returned ``tag``.
+
+    It connects to ``address``, of those that ``endpoint`` has; to nobody where that is None. ``unresolved``: why, where the name is to blame.
+    """
 
     def __init__(
-        self, context: zmq.Context[Any], loaded: Any, endpoint: str, *, tag: int, max_bytes: int, curve: Curve | None
+        self,
+        context: zmq.Context[Any],
+        loaded: Any,
+        endpoint: str,
+        address: Address | None,
+        *,
+        tag: int,
+        max_bytes: int,
+        curve: Curve | None,
     ) -> None:
         self.tag = tag
         self.endpoint = endpoint
+        self.address = address
+        self.unresolved = ""
         self._loaded = loaded
         self._max_bytes = max_bytes
         self._monitor: Monitor | None = None
@@ -107,7 +144,8 @@ class Link:
                 curve.use(self._dealer)
             # Before connect, or the loop would miss the first connection.
             self._monitor = Monitor(context, self._dealer)
-            self._dealer.connect(endpoint)
+            if address is not None:
+                address.connect(self._dealer)
         except BaseException:
             self.close()
             raise
@@ -160,7 +198,6 @@ def _configure(dealer: zmq.Socket[Any], max_bytes: int) -> None:
     dealer.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_TIMEOUT_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-    dealer.setsockopt(zmq.IPV6, 1)
 
 
 def _load() -> Any:

@@ -31,9 +31,9 @@ SOUND_S: Final = 2.0  # a link that was up for so long makes the next one come w
 FIRST_DELAY_S: Final = 0.02
 # libzmq connects again by itself after a connection is lost, but never after one that broke its protocol.
 RELINK_S: Final = 0.3
-TURN_S: Final = (
-    0.5  # for one address of a worker's name to connect, before the next one's turn: they may have changed, too
-)
+# What one address of a worker's name has to connect; then it is the next one's turn, also where another answer has come since.
+TURN_S: Final = 0.5
+NAMELESS_S: Final = 0.1  # until a name that had no address is looked at again; the loop has taken the link of before by then
 MAX_DELAY_S: Final = 0.4  # so that a worker that is back drafts again within a second
 BARRED_S: Final = 2.0  # a door that is still shut is met again before
 _OPENED: Final = msgspec.json.Decoder(Opened)
@@ -160,7 +160,7 @@ class LinkKeeper:
     def _made(self) -> Link | None:
         try:
             link = self._workers.make(self._max_bytes, self._tries)
-            self._tries += not link.unresolved
+            self._tries += link.address is not None
             return link
         except zmq.ZMQError as fault:
             self._log.error("no link to the worker can be made", reason=str(fault), **self._limited)
@@ -179,7 +179,7 @@ class LinkKeeper:
         self._given[link.tag] = link
         if link.unresolved:
             self._barred = (link.unresolved, time.monotonic() + BARRED_S)
-            self._give_later(self._relink)
+            self._give_later(self._relink, NAMELESS_S)
         elif link.address is not None and link.address.name:
             self._cancel_retry()
             self._retry = self._events.after(TURN_S, self._relink)

@@ -82,7 +82,7 @@ class Reach:
         if not answers and self._idle() and time.monotonic() < self._answer_by:
             self._timer = self._events.after(TICK_S, self._tick)
             return
-        faults = self._unasked | {probe.endpoint: probe.barred for probe in self._probes if probe.barred}
+        faults = self._unasked | {probe.endpoint: probe.fault for probe in self._probes if probe.fault}
         self._end_look()
         if self._idle():
             self.faults = {} if answers else faults

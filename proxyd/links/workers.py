@@ -63,6 +63,7 @@ class Workers:
         self._probes: list[Probe] = []
         self._answer_by = 0.0
         self._next: Timer | None = None  # the next look, or the next tick of the one under way
+        self._next_at = 0.0  # of a look
         self._why = ""  # of the last switch
         self._switched: Callable[[], None] | None = None  # an operator waits for the look under way
         self._heard = False  # whether what the last switch led to answered in its look
@@ -82,9 +83,13 @@ class Workers:
         """Whether the worker of the last switch has answered: every session, or the look at the switch where there was none to ask."""
         return self.settled and (self._heard or bool(self._followers))
 
-    def make(self, max_bytes: int) -> Link:
+    def make(self, max_bytes: int, tries: int) -> Link:
         """See ``Links.make``."""
-        return self._links.make(max_bytes)
+        return self._links.make(max_bytes, tries)
+
+    def served(self, link: Link) -> None:
+        """See ``Links.served``."""
+        self._links.served(link)
 
     def probe(self, endpoint: str) -> Probe:
         """See ``Links.probe``."""
@@ -128,9 +133,14 @@ class Workers:
         self._followers.clear()
 
     def _look_in(self, seconds: float) -> None:
-        if len(self.endpoints) > 1 and not self._probes:
-            self._cancel_next()
-            self._next = self._events.after(seconds, self._look)
+        if len(self.endpoints) == 1 or self._probes:
+            return
+        at = time.monotonic() + seconds
+        # A look that is due sooner stays: engines that come again and again must not put it off.
+        if self._next is not None and self._next_at <= at:
+            return
+        self._cancel_next()
+        self._next, self._next_at = self._events.after(seconds, self._look), at
 
     def _look(self) -> None:
         self._next = None
