@@ -44,7 +44,10 @@ def _hung_up(channel: Channel[FromDaemon], timeout_s: float) -> bool:
     events = select.POLLIN
     poller.register(channel.fileno(), events)
     while (left := until - time.monotonic()) > 0:
-        ready = poller.poll(min(left, SLICE_S) * 1000 if events else left * 1000)
+        try:
+            ready = poller.poll(min(left, SLICE_S) * 1000 if events else left * 1000)
+        except OSError:  # the kernel is short of memory: it is not waited for
+            return False
         if any(event & select.POLLHUP for _, event in ready):
             return True
         if ready and not _read_one(channel):

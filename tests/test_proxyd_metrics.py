@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import urllib.error
 import urllib.request
@@ -44,6 +45,16 @@ def test_a_scrape_is_small_and_has_no_created_series() -> None:
     assert "_created" not in text
     samples = [line for line in text.splitlines() if not line.startswith("#")]
     assert len(samples) < 200
+
+
+def test_without_a_descriptor_for_proc_all_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> dict[str, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(metrics, "resident_bytes", full)
+    text = text_of(metrics.Snapshot())
+    assert "resident_memory_bytes{" not in text
+    assert "dsv41_proxyd_start_time_seconds" in text
 
 
 def test_histograms_are_cumulative_and_end_at_the_count() -> None:

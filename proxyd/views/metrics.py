@@ -7,6 +7,7 @@ No label takes a value that grows without bound: verdicts, outcomes and drops ar
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from collections.abc import Callable, Iterator, Mapping
@@ -198,8 +199,9 @@ def _process(started: float) -> Iterator[Metric]:
     yield build
     yield GaugeMetricFamily(PREFIX + "start_time_seconds", "When the daemon started, Unix time.", started)
     memory = GaugeMetricFamily(PREFIX + "resident_memory_bytes", "Resident memory by kind.", labels=["kind"])
-    for kind, size in resident_bytes().items():
-        memory.add_metric([kind], size)
+    with contextlib.suppress(OSError):  # no descriptor is left for /proc: all else is worth having then
+        for kind, size in resident_bytes().items():
+            memory.add_metric([kind], size)
     yield memory
 
 
