@@ -77,6 +77,7 @@ def test_why_there_is_no_worker_is_said_with_and_without_sessions(short_dir: Pat
             assert rounds.next() is Verdict.DISCONNECTED
             wanted = f"engine rank 0: no worker (link connecting at tcp://hangs:5741: {NO_ANSWER})"
             until(lambda: unhealthy(daemon) == [wanted], "the reason, of a session")
+        daemon.exactly("worker name not resolved", 1)  # however many looks and links have met it
 
 
 def test_a_name_that_comes_to_be_resolved_is_linked(short_dir: Path) -> None:

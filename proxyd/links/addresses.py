@@ -14,7 +14,7 @@ import structlog
 import zmq
 
 from proxyd.links.endpoints import host_and_port
-from proxyd.links.names import Names, UnresolvedError
+from proxyd.links.names import MOST_NAMES, Names, UnresolvedError
 
 
 TCP: Final = "tcp://"
@@ -42,6 +42,7 @@ class Addresses:
 
     def __init__(self, names: Names) -> None:
         self._names = names
+        self._said: dict[str, str] = {}  # what the log has of each endpoint's name
         self._log: Any = structlog.get_logger()
 
     def of(self, endpoint: str) -> Sequence[Address]:
@@ -50,22 +51,28 @@ class Addresses:
         if name is None:
             return (Address(endpoint, ipv6=endpoint.startswith(f"{TCP}[")),)
         try:
-            return [_address(name, host, port) for host in self._names.addresses(name)]
+            found = [_address(name, host, port) for host in self._names.addresses(name)]
         except UnresolvedError as fault:
             if not fault.early:
-                self._log.warning(
-                    "worker name not resolved",
-                    endpoint=endpoint,
-                    reason=str(fault),
-                    rate_limited=True,
-                    rate_key=endpoint,
-                )
+                self._say(endpoint, str(fault))
             raise
+        self._said.pop(endpoint, None)
+        return found
 
     def served(self, address: Address) -> None:
         """Take it that a worker has answered there."""
         if address.name:
             self._names.served(address.name, address.host)
+
+    def _say(self, endpoint: str, reason: str) -> None:
+        if self._said.get(endpoint) == reason:
+            return
+        if len(self._said) >= MOST_NAMES:
+            self._said.clear()
+        self._said[endpoint] = reason
+        self._log.warning(
+            "worker name not resolved", endpoint=endpoint, reason=reason, rate_limited=True, rate_key=endpoint
+        )
 
 
 def check(endpoint: str) -> bool:
