@@ -33,7 +33,8 @@ FIRST_DELAY_S: Final = 0.02
 RELINK_S: Final = 0.3
 # What one address of a worker's name has to connect; then it is the next one's turn, also where another answer has come since.
 TURN_S: Final = 0.5
-NAMELESS_S: Final = 0.1  # until a name that had no address is looked at again; the loop has taken the link of before by then
+# Until a name that had no address is looked at again; the loop has taken the link of before by then.
+NAMELESS_S: Final = 0.1
 MAX_DELAY_S: Final = 0.4  # so that a worker that is back drafts again within a second
 BARRED_S: Final = 2.0  # a door that is still shut is met again before
 _OPENED: Final = msgspec.json.Decoder(Opened)
