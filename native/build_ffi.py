@@ -77,7 +77,17 @@ DAEMON: Final = Module(
     (
         *(*REGION, "nap.c", "histogram.c", "eventring.c", "roundwire.c", "zmqlib.c", "zmqincoming.c", "zmqtransport.c"),
         *("echo.c", "echotransport.c"),
-        *("link.c", "linkchange.c", "patience.c", "round.c", "breaker.c", "roundloop.c", "loopstart.c", "loopcontrol.c", "heap.c"),
+        *(
+            "link.c",
+            "linkchange.c",
+            "patience.c",
+            "round.c",
+            "breaker.c",
+            "roundloop.c",
+            "loopstart.c",
+            "loopcontrol.c",
+            "heap.c",
+        ),
     ),
 )
 STANDIN: Final = Module("dsv41_rehearse._standin", ("standin.h",), ("standin.c",))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 
 from proxyd._daemon import ffi, lib
-from proxyd.errors import StartError
+from proxyd.errors import NotNowError, StartError
 from proxyd.links import addresses
 from proxyd.links.addresses import Addresses
 from proxyd.links.monitor import Monitor
@@ -60,7 +60,13 @@ class Links:
         self._addresses = Addresses(names or Names())
         self._curve = curve
         self._zmq = _load()
-        self._context = zmq.Context(io_threads=IO_THREADS)
+        try:
+            self._context = zmq.Context(io_threads=IO_THREADS)
+        except zmq.ZMQError as fault:
+            lib.hfd_zmq_free(self._zmq)
+            raise NotNowError(
+                f"cannot make a ZMQ context: {fault}; raise the limit on open files (ulimit -n)"
+            ) from fault
         self._tags = itertools.count(1)
         try:
             self.check(endpoint)

@@ -63,9 +63,15 @@ class Reach:
         self._end_look()
         self._look()
 
+    def _next(self, seconds: float, what: Callable[[], None]) -> None:
+        self._timer.cancel()
+        self._timer = self._events.after(seconds, what)
+
     def _look(self) -> None:
+        # First: whatever goes wrong here, the looks go on.
+        self._next(AGAIN_S, self._look)
+        self._end_look()
         if not self._idle():
-            self._timer = self._events.after(AGAIN_S, self._look)
             return
         self._unasked = {}
         for endpoint in self._workers.endpoints:
@@ -78,16 +84,17 @@ class Reach:
         self._tick()
 
     def _tick(self) -> None:
+        self._next(AGAIN_S, self._look)
         answers = any(probe.answered() for probe in self._probes)
         if not answers and self._idle() and time.monotonic() < self._answer_by:
-            self._timer = self._events.after(TICK_S, self._tick)
+            self._next(TICK_S, self._tick)
             return
         faults = self._unasked | {probe.endpoint: probe.fault for probe in self._probes if probe.fault}
         self._end_look()
         if self._idle():
             self.faults = {} if answers else faults
             self._say(answers)
-        self._timer = self._events.after(STILL_S if self.answers else AGAIN_S, self._look)
+        self._next(STILL_S if self.answers else AGAIN_S, self._look)
 
     def _say(self, answers: bool) -> None:
         before, self.answers = self.answers, answers

@@ -154,12 +154,22 @@ class Workers:
         self._tick()
 
     def _tick(self) -> None:
+        # First: whatever goes wrong here, the looks go on.
+        self._next = self._events.after(TICK_S, self._tick)
         answered = {probe.endpoint for probe in self._probes if probe.answered()}
         best = self._switched is not None and self.endpoints[0] in answered
         if len(answered) < len(self._probes) and not best and time.monotonic() < self._answer_by:
-            self._next = self._events.after(TICK_S, self._tick)
             return
         self._end_look()
+        try:
+            self._decide(answered)
+        finally:
+            if not self.settled:
+                self._look_in(AGAIN_S)
+            elif self._preferred():
+                self._look_in(BACK_S)
+
+    def _decide(self, answered: set[str]) -> None:
         if self._switched is not None:
             told, self._switched = self._switched, None
             self._move(self._preference.first(answered), self._why)
@@ -167,10 +177,6 @@ class Workers:
             told()
         elif choice := self._preference.choice(self.endpoint, answered, settled=self.settled, now=time.monotonic()):
             self._move(*choice)
-        if not self.settled:
-            self._look_in(AGAIN_S)
-        elif self._preferred():
-            self._look_in(BACK_S)
 
     def _preferred(self) -> tuple[str, ...]:
         """Return the endpoints that are preferred to the one in use."""
