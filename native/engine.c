@@ -110,22 +110,25 @@ int hfe_ended(const struct hfe_session *e)
 /* First as it is, for half the time: rounds in flight end with the daemon's verdict, or by their deadline. Then given up. */
 static int wait_end(struct hfe_session *e, uint64_t timeout_ns)
 {
-    int r;
-
-    atomic_store_explicit(&e->closing, 1, memory_order_seq_cst);
-    hfe_watchdog_wake(e);
-    r = hfe_fence_half(e, timeout_ns / 2);
-    if (r < 0)
-        return -EBUSY;
     if (hfe_watchdog_join(e, timeout_ns / 2) == 0)
         return 0;
     hfe_give_up(e, HF_LOSS_CLOSED);
     return hfe_watchdog_join(e, timeout_ns - timeout_ns / 2) < 0 ? -EBUSY : 0;
 }
 
+static void take_no_more(struct hfe_session *e)
+{
+    /* seq_cst: "bracket, lost", mirror of hfe_submit. */
+    atomic_store_explicit(&e->closing, 1, memory_order_seq_cst);
+    hfe_watchdog_wake(e);
+}
+
 int hfe_leave(struct hfe_session *e, uint64_t timeout_ns)
 {
-    return e->over || hfe_ended(e) ? 0 : wait_end(e, timeout_ns);
+    if (e->over || hfe_ended(e))
+        return 0;
+    take_no_more(e);
+    return wait_end(e, timeout_ns); /* the end of a half-submitted round is the engine thread's, whose hfe_settle tries it */
 }
 
 int hfe_end(struct hfe_session *e, uint64_t timeout_ns)
@@ -134,9 +137,14 @@ int hfe_end(struct hfe_session *e, uint64_t timeout_ns)
 
     if (e->over)
         return 0;
-    r = hfe_leave(e, timeout_ns);
-    if (r < 0)
-        return r;
+    if (!hfe_ended(e)) {
+        take_no_more(e);
+        if (hfe_fence_half(e, timeout_ns / 2) < 0)
+            return -EBUSY;
+        r = wait_end(e, timeout_ns);
+        if (r < 0)
+            return r;
+    }
     hfe_watchdog_done(e);
     e->over = true;
     /* Release: pairs with hfe_region_rest. */

@@ -36,16 +36,16 @@ static bool arrived(const struct hfd_loop *l)
 bool hfd_patience_spent(struct hfd_loop *l, uint64_t now_ns)
 {
     enum hfd_awaited what = awaited(&l->link);
-    bool slow;
 
-    if (what == HFD_AWAITED_MAX || in_time(l, what, l->doublings[what], now_ns))
+    if (what == HFD_AWAITED_MAX || in_time(l, what, 0, now_ns))
         return false;
-    slow = arrived(l);
-    if (slow && what == HFD_AWAITED_OPENED && l->doublings[what] < OPEN_DOUBLINGS) {
-        l->doublings[what]++;
+    if (!arrived(l))
+        return true;
+    if (what == HFD_AWAITED_OPENED && l->doublings[what] < OPEN_DOUBLINGS)
+        l->doublings[what] = OPEN_DOUBLINGS;
+    if (in_time(l, what, l->doublings[what], now_ns))
         return false;
-    }
-    if (slow && l->doublings[what] < MOST_DOUBLINGS)
+    if (l->doublings[what] < MOST_DOUBLINGS)
         l->doublings[what]++;
     return true;
 }

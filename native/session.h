@@ -48,7 +48,7 @@ struct hfe_session {
     bool over;   /* whoever ended it: the watchdog is gone */
 
     /* words */
-    _Atomic uint32_t bracket;   /* 1: a submit is under way */
+    _Atomic uint32_t bracket;   /* 1: the engine thread submits or settles */
     _Atomic uint32_t closing;   /* 1: no more submits, but what is in flight may finish */
     _Atomic uint32_t lost;      /* enum hf_loss; set once */
     _Atomic uint64_t lost_ns;

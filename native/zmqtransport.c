@@ -50,9 +50,9 @@ static void give_rows_back(void *data, void *hint)
     size_t bytes = rows->bytes;
 
     (void)data;
-    free(rows);
-    /* Relaxed: a sum, which orders nothing. Behind the free: memory is not to look as if it were another's meanwhile. */
+    /* Relaxed: a sum, which orders nothing. Before the free, as it is added behind the copy: what is counted is there. */
     atomic_fetch_sub_explicit(&z->outgoing, bytes, memory_order_relaxed);
+    free(rows);
 }
 
 static void copy_pieces(unsigned char *to, const struct hfd_outgoing *m)
@@ -74,8 +74,8 @@ static int make_rows(struct hfd_zmq *z, const struct hfd_outgoing *m, union hfd_
         free(rows);
         return -ENOMEM;
     }
-    atomic_fetch_add_explicit(&z->outgoing, m->rows_bytes, memory_order_relaxed);
     copy_pieces(rows->data, m);
+    atomic_fetch_add_explicit(&z->outgoing, m->rows_bytes, memory_order_relaxed);
     return 0;
 }
 
@@ -144,8 +144,7 @@ static bool bytes_received(int connection, uint64_t *ret_bytes)
 /* This process's own resident memory, without what it shares (regions) and what it has to send; 0 where that cannot be known. */
 static uint64_t memory_of(const struct hfd_zmq *z)
 {
-    /* First: what is sent meanwhile then counts for a moment, what is added does not, and it is the next look's. */
-    uint64_t outgoing = atomic_load_explicit(&z->outgoing, memory_order_relaxed), own;
+    uint64_t outgoing = atomic_load_explicit(&z->outgoing, memory_order_relaxed), own, after;
     unsigned long long size, resident, shared;
     char text[128];
     ssize_t n = z->statm < 0 ? -1 : pread(z->statm, text, sizeof(text) - 1, 0);
@@ -155,6 +154,10 @@ static uint64_t memory_of(const struct hfd_zmq *z)
     text[n] = '\0';
     if (sscanf(text, "%llu %llu %llu", &size, &resident, &shared) != 3 || shared > resident)
         return 0;
+    /* The smaller: a little too much for a moment does no harm, too little would stay as what is accounted for. */
+    after = atomic_load_explicit(&z->outgoing, memory_order_relaxed);
+    if (after < outgoing)
+        outgoing = after;
     own = (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
     return own > outgoing ? own - outgoing : 0;
 }
