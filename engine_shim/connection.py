@@ -45,19 +45,19 @@ def connect(
     patience = patient_until(until) if bell is None else bell.patient_until(until)
     channel = reach(Path(path), timeout_s)
     try:
-        handshake = Handshake(channel, hello, patience, trusted_uids(Path(path), options.daemon_uids))
-        welcome = handshake.greet()
-        fd = handshake.bring(options.base) if options.base else handshake.create()
-        try:
-            region = Region(fd, stream, geometry, options.backlog(geometry))
-        finally:
-            os.close(fd)  # the map stays
-        try:
-            terms = SessionTerms(deadline_ms=deadline_ms, mode=mode, options=options, owns_region=True)
-            return Session(region, channel, welcome=welcome, ready=handshake.ready(), stream=stream, terms=terms)
-        except BaseException:
-            region.close()
-            raise
+        with Handshake(channel, hello, patience, trusted_uids(Path(path), options.daemon_uids)) as handshake:
+            welcome = handshake.greet()
+            fd = handshake.bring(options.base) if options.base else handshake.create()
+            try:
+                region = Region(fd, stream, geometry, options.backlog(geometry))
+            finally:
+                os.close(fd)  # the map stays
+            try:
+                terms = SessionTerms(deadline_ms=deadline_ms, mode=mode, options=options, owns_region=True)
+                return Session(region, channel, welcome=welcome, ready=handshake.ready(), stream=stream, terms=terms)
+            except BaseException:
+                region.close()
+                raise
     except BaseException:
         channel.close()
         raise

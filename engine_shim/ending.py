@@ -43,22 +43,35 @@ class Ending:
                     place.session = None
 
     def leave(self, until: float) -> None:
-        """End all this, and take nothing away: other threads may submit to the process's very end. Raises StreamStuck."""
+        """
+        End all this, and take nothing away: other threads may submit to the process's very end.
+
+        Raises StreamStuck: at once where the keeper does not end; else at the end, for a lost session that is stuck is not to keep the one
+        in use from its time, nor from its goodbye.
+        """
         self.stop_keeper(until)
         self._keeper.reason = "the process ends"
         self._seat.offered = None  # all else of the seat is the engine thread's
-        for place in self._pool:
-            if place.session is not None:
-                place.session.leave(_left_s(until))
-        used = None if self._pool.in_use is None else self._pool.in_use.session
-        self.part(Loss.CLOSED if used is None else used.lost)
+        used = self._pool.in_use
+        stuck: list[StreamStuck] = []
+        for place in sorted(self._pool, key=lambda place: place is not used):  # the one in use first
+            try:
+                if place.session is not None:
+                    place.session.leave(_left_s(until))
+            except StreamStuck as fault:
+                stuck.append(fault)
+                continue
+            if place is used and place.session is not None:
+                self.part(place.session.lost)
+        if stuck:
+            raise stuck[0]
 
     def part(self, lost: Loss) -> None:
         """Take the socket of the session in use from the pool. ``lost``: what that session was."""
         self._lost = lost
         # First one more who knows it: a fork at any moment finds it here or there.
         self._leaving = self._pool.leaving or self._leaving
-        self._pool.leave()
+        self._pool.give_away()
 
     def say_goodbye(self, until: float) -> None:
         """Tell the daemon, if there is one to be told. A daemon that was given up is not waited for."""

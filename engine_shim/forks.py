@@ -44,7 +44,7 @@ class Passing:
     """
     Open files on their way from one owner to the next, by what they are and not by number.
 
-    While this lives, every copy of them is closed in a child; one too that C has just made and told nobody of.
+    Until ``end``, every copy of them is closed in a child; one too that C has just made and told nobody of.
     """
 
     def __init__(self) -> None:
@@ -53,6 +53,9 @@ class Passing:
 
     def note(self, fd: int) -> None:
         self.files.add(_file_of(fd))
+
+    def end(self) -> None:
+        self.files.clear()
 
 
 _kept: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
@@ -87,7 +90,8 @@ def leave_at_exit(one: Leaving) -> None:
 
 
 def _in_child() -> None:
-    _let_fork()
+    with contextlib.suppress(RuntimeError):  # a signal came where it was to be acquired
+        _forking.release()
     files = {file for each in list(_passing) for file in each.files}
     for one in list(_kept):
         one.forked()
@@ -96,11 +100,6 @@ def _in_child() -> None:
     # Last, since it goes by number: whoever knew his descriptor has closed it by now.
     if files:
         _close_all(files)
-
-
-def _let_fork() -> None:
-    with contextlib.suppress(RuntimeError):  # a signal came where it was to be acquired
-        _forking.release()
 
 
 def _file_of(fd: int) -> tuple[int, int]:
@@ -123,5 +122,7 @@ def _at_exit() -> None:
             one.leave(EXIT_S)
 
 
-os.register_at_fork(before=_forking.acquire, after_in_parent=_let_fork, after_in_child=_in_child)
+# Of C, both steps of the parent: between them no bytecode is run, so no signal's handler that could raise and leave it held.
+# Where a signal came instead of the acquiring, the releasing is an error that Python prints, and no more.
+os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_in_child)
 atexit.register(_at_exit)

@@ -46,26 +46,26 @@ class Handover:
         self.place: Place | None = None
         self.adopted = False
 
-    def run(self, bell: int, loss: int, over: Callable[[], bool]) -> Session:
+    def run(self, bell: Bell, loss: int) -> Session:
         """
-        Return a new session. ``bell`` becomes readable where ``over`` may have turned true: then Interrupted is raised.
+        Return a new session. Raises Interrupted where ``bell`` says that it is over.
 
         Raises DaemonUnreachable, ConnectionRefusedByDaemon, HandshakeFailed, NoRegion, or AsyncRefused by a strict self-test. A connection that a region went over, either way,
         is that region's fence then; any other is closed.
         """
-        self._trial.settle(self._path, Bell(bell, over))
-        self._check_room(over)
+        self._trial.settle(self._path, bell)
+        self._check_room(bell.over)
         until = time.monotonic() + self._options.handshake_s
         channel = reach(self._path, 0)
         self.place = None
         try:
             trusted = trusted_uids(self._path, self._options.session.daemon_uids)
-            handshake = Handshake(channel, self._hello, Bell(bell, over).patient_until(until), trusted)
-            welcome = handshake.greet()
-            place = self._free(over)
-            self.adopted = place is not None
-            ready = self._adopt(handshake, channel, place) if place else self._ask(handshake, channel)
-            return self._begin(channel, welcome, ready, loss)
+            with Handshake(channel, self._hello, bell.patient_until(until), trusted) as handshake:
+                welcome = handshake.greet()
+                place = self._free(bell.over)
+                self.adopted = place is not None
+                ready = self._adopt(handshake, channel, place) if place else self._ask(handshake, channel)
+                return self._begin(channel, welcome, ready, loss)
         except BaseException:
             self._give_up(channel)
             raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handshake's words, one after the other; who says them, and with which region, is connection.py's and keeper.py's."""
+"""The handshake's words, one after the other; who says them, and with which region, is connection.py's and handover.py's."""
 
 from __future__ import annotations
 
@@ -126,6 +126,12 @@ class Handshake:
         # Until there is a session, nobody else knows for certain what of these there is.
         self._passing = forks.Passing()
         self._passing.note(channel.fileno())
+
+    def __enter__(self) -> Handshake:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._passing.end()  # the traceback of one that failed keeps it: for how long is not known here
 
     def greet(self) -> Welcome:
         self._send(lambda: self._channel.send(self._hello))

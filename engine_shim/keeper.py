@@ -22,7 +22,7 @@ from typing import Final
 from engine_shim.budget import Budget
 from engine_shim.errors import ConnectionRefusedByDaemon, DaemonUnreachable, HandshakeFailed, ShimError
 from engine_shim.handover import Handover
-from engine_shim.handshake import MORE_FILES, Interrupted
+from engine_shim.handshake import MORE_FILES, Bell, Interrupted
 from engine_shim.pool import Pool
 from engine_shim.saying import say
 from engine_shim.session import Session
@@ -72,7 +72,8 @@ class Keeper:
         self._watched: Session | None = None
         self.lost_ns = 0
         self._pauses = 0
-        self._bell = self._loss = -1
+        self._loss = -1
+        self._bell: Bell  # from ``start`` on, as the thread
         self._fds: list[int] = []
         self._thread = threading.Thread(target=self._run, name="hf-keeper", daemon=True)
 
@@ -81,7 +82,8 @@ class Keeper:
         try:
             for _ in range(2):
                 self._fds.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            self._bell, self._loss = self._fds
+            bell, self._loss = self._fds
+            self._bell = Bell(bell, lambda: self._stop)
             self._thread.start()
         except OSError as error:
             raise ShimError(f"no eventfd for the keeper: {error.strerror}. {MORE_FILES}") from error
@@ -92,7 +94,7 @@ class Keeper:
         """End the thread; sessions and regions stay as they are, the caller's from here. False where it does not end in time."""
         self._stop = True
         if self._thread.ident is not None:  # else it was never started
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._bell.fd, 1)
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -179,7 +181,7 @@ class Keeper:
     def _try(self) -> Session | None:
         """Try once; after a failure pause."""
         try:
-            session = self._handover.run(self._bell, self._loss, lambda: self._stop)
+            session = self._handover.run(self._bell, self._loss)
         except ShimError as fault:
             self._failed(fault)
             return None
@@ -221,7 +223,7 @@ class Keeper:
     def _rest(self) -> None:
         """Back off and look at nothing: what failed may be the looking itself."""
         poller = select.poll()
-        poller.register(self._bell, select.POLLIN)
+        poller.register(self._bell.fd, select.POLLIN)
         poller.poll(self._delay_s() * 1000)
 
     def _pause(self, seconds: float) -> None:
@@ -265,7 +267,7 @@ class Keeper:
     def _poll(self, timeout_s: float | None, channel: Channel[FromDaemon] | None = None) -> None:
         """Sleep until something happens to sessions or fences, or the time is up. Raises Interrupted at the end."""
         poller = select.poll()
-        for fd in (self._bell, self._loss):
+        for fd in (self._bell.fd, self._loss):
             poller.register(fd, select.POLLIN)
         for fd in self._pool.fences():
             poller.register(fd, 0)

@@ -149,11 +149,11 @@ class Pool:
 
     @property
     def leaving(self) -> Channel[FromDaemon] | None:
-        """The socket of the session in use; after ``leave`` it is the caller's to end."""
+        """The socket of the session in use; after ``give_away`` it is the caller's to end."""
         return None if self.in_use is None else self.in_use.owner
 
-    def leave(self) -> None:
-        """Give ``leaving`` away."""
+    def give_away(self) -> None:
+        """Leave ``leaving`` to the caller."""
         if self.in_use is not None:
             self.in_use.owner = None
 

@@ -149,7 +149,7 @@ class Session:
 
     def record(self, round_: int) -> RoundRecord:
         """
-        Return the record of a settled round from the flight recorder, which holds the last ``HF_RECORDS``.
+        Return the record of a settled round, one of the last ``HF_RECORDS`` - 1: the next one is written over the one before them.
 
         Raises LookupError where it is not there, or not any more.
         """

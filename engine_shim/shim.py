@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from engine_shim import forks
+from engine_shim import forks, kept
 from engine_shim.batch import Batch
 from engine_shim.connection import hello_of
 from engine_shim.ending import Ending
@@ -22,7 +22,6 @@ from engine_shim.mode import Mode
 from engine_shim.pool import Pool
 from engine_shim.record import RoundRecord, RoundTable
 from engine_shim.seat import Seat
-from engine_shim.selftest import kept
 from engine_shim.session import Session
 from engine_shim.shimoptions import ShimOptions
 from engine_shim.shimstatus import ShimStatus
@@ -209,7 +208,8 @@ class Shim:
         keeper = self._keeper
         over = keeper.wait_until(lambda: keeper.reason is None or isinstance(keeper.fault, AsyncRefused), timeout_s)
         if not over or isinstance(keeper.fault, AsyncRefused):
-            why = f"the keeper is {self._trial.doing}" if self._trial.doing else "no try is over"
+            doing = self._trial.doing  # once: it ends in the keeper's thread
+            why = "no try is over" if doing is None else f"the keeper is {doing}"
             raise keeper.fault or HandshakeFailed(f"no session within {timeout_s:g} s: {why}")
 
     @property
@@ -265,9 +265,11 @@ class Shim:
         self._closing.take(lambda: self._leave(until), timeout_s)
 
     def _leave(self, until: float) -> None:
-        if self._last is None:
-            self._ending.leave(until)
-        self._ending.say_goodbye(until)
+        try:
+            if self._last is None:
+                self._ending.leave(until)
+        finally:
+            self._ending.say_goodbye(until)  # where there is one to be said
 
     def forked(self) -> None:
         """In a forked child: close what keeps the parent's sessions open, and be dead from here on. A closed one is only that."""

@@ -144,6 +144,19 @@ def test_a_close_that_cannot_end_the_self_test_says_what_that_is_at(
 # ---- a strict start ----
 
 
+@pytest.fixture
+def under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strict start's time begins once the keeper is trying the stream."""
+    first_session = Shim.first_session
+
+    def wait(shim: Shim, timeout_s: float) -> None:
+        until(lambda: shim._trial.doing, "the self-test")
+        first_session(shim, timeout_s)
+
+    monkeypatch.setattr(Shim, "first_session", wait)
+
+
+@pytest.mark.usefixtures("patient", "under_way")
 def test_a_strict_start_says_what_it_promised_and_leaves_nothing(short_dir: Path) -> None:
     with Daemons(short_dir / "e", [silent]), cuda() as gpu:
         before = host_side(gpu)
@@ -153,6 +166,7 @@ def test_a_strict_start_says_what_it_promised_and_leaves_nothing(short_dir: Path
         assert host_side(gpu) == before
 
 
+@pytest.mark.usefixtures("under_way")
 def test_a_strict_start_whose_self_test_hangs_says_what_it_promised(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -160,6 +160,51 @@ def test_a_close_that_a_handler_ends_can_be_done_again(short_dir: Path, held: He
 
 # ---- at the interpreter's end ----
 
+
+def test_a_lost_session_that_is_stuck_keeps_no_good_one_from_its_goodbye(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    leave = Session.leave
+    with Daemons(short_dir / "e") as daemons, shim_with(short_dir / "e") as driver:
+        first = driver.ok().session
+
+        def stuck(session: Session, timeout_s: float) -> None:
+            left.append(session.id)
+            if session.id == first:
+                raise StreamStuck("it does not move")
+            leave(session, timeout_s)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "reap", lambda _: False)  # the stream is never past it
+            patch.setattr(Session, "leave", stuck)
+            daemons.host(0).die()
+            second = driver.session(other_than=first)
+            driver.ok()
+            with pytest.raises(StreamStuck, match="it does not move"):
+                driver.shim.leave(PATIENCE_S)
+        assert left == [second, first], "it has the whole of the time"
+        until(lambda: not daemons._threads[1].is_alive(), "the daemon sees it gone")
+        assert daemons.host(1).goodbye
+
+
+def test_one_in_use_that_is_stuck_says_no_goodbye(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its daemon would give the region up, which the stream still comes to."""
+
+    def stuck(_session: Session, _timeout_s: float) -> None:
+        raise StreamStuck("it does not move")
+
+    with Daemons(short_dir / "e") as daemons, shim_with(short_dir / "e") as driver:
+        driver.ok()
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "leave", stuck)
+            with pytest.raises(StreamStuck):
+                driver.shim.leave(PATIENCE_S)
+        assert not daemons.host(0).goodbye
+        driver.shim.leave(PATIENCE_S)
+        until(lambda: daemons.host(0).goodbye, "it can be left again")
+
+
 LATE = """
 import atexit, sys
 def late():  # registered before the engine's own: run after it
@@ -205,10 +250,11 @@ threading.Event().wait(0.05)
 # The closing thread is behind work of the stream when the interpreter comes to its end.
 CLOSING = """
 import threading
-stream.work(300_000_000)
+stream.work(50_000_000)
 shim.submit(batch)
 threading.Thread(target=shim.close, args=(20.0,), daemon=True).start()
-threading.Event().wait(0.05)
+while not shim._closing._inside.locked() and not shim.closed:
+    threading.Event().wait(0.001)
 """
 
 

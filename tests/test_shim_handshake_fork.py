@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 
 from collections.abc import Callable, Iterator
@@ -15,9 +17,9 @@ import pytest
 
 from engine_hand import PATIENCE_S, until
 from engine_harness import SMALL
-from shim_daemon import Daemons, Host
+from shim_daemon import Daemons, Host, silent
 from shim_harness import shim_with
-from test_shim_fork import child, sockets
+from test_shim_fork import ROOT, child, sockets
 
 from engine_shim import SessionOptions, SoftStream, connect, connection, forks, handover
 from engine_shim.region import Region
@@ -168,6 +170,60 @@ def test_a_fork_waits_for_what_is_not_noted_yet() -> None:
         noted.append(1)
     thread.join(PATIENCE_S)
     assert seen == [1]
+
+
+# Hooks of C round about the fork's own: a signal's handler runs at the next bytecode, wherever that is.
+LOCKED = """
+import contextlib, ctypes, functools, logging, os, signal, threading  # logging: its hooks, of Python, are outside these
+found, raised = [], []
+def look():
+    def take():
+        found.append(forks._forking.acquire(blocking=False))
+        if found[-1]:
+            forks._forking.release()
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+os.register_at_fork(before=look, after_in_parent=functools.partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGUSR1))
+from engine_shim import forks
+class Raised(BaseException):
+    pass
+def handler(*_):
+    raised.append(True)
+    raise Raised
+signal.signal(signal.SIGUSR1, handler)
+with contextlib.suppress(Raised):
+    if os.fork() == 0:
+        os._exit(0)
+    while not raised:
+        pass
+assert os.wait()[1] == 0
+look()
+print(found)
+"""
+
+
+def test_a_fork_has_the_lock_and_no_signal_leaves_it_held() -> None:
+    """Told by the lock itself: that a thread waits for it cannot be seen, only that it is not through yet."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LOCKED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[False, True]\n", "")
+
+
+def test_what_was_on_its_way_in_a_try_that_failed_is_no_longer(short_dir: Path) -> None:
+    """By its number and file it could be another's by then: and the fault, which is kept, has all of the try in its traceback."""
+    with (
+        Daemons(short_dir / "e", [silent]),
+        shim_with(short_dir / "e", start_timeout_s=PATIENCE_S, handshake_s=0.05, backoff_ms=(1e6, 1e6)) as driver,
+    ):
+        assert driver.shim._keeper.fault is not None
+        assert not [each for each in forks._passing if each.files]
 
 
 def test_a_handler_may_fork_in_the_middle_of_it() -> None:

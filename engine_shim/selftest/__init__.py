@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from engine_shim.selftest.kept import release_kept
+from engine_shim.kept import release_kept
 from engine_shim.selftest.report import Latency, Report, Step
 from engine_shim.selftest.run import SelfTest
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from engine_shim.batch import Batch
 from engine_shim.cudastream import MAX_CONNECTIONS, TO_DEVICE, CudaStream
-from engine_shim.errors import DaemonUnreachable, ShimError
+from engine_shim.errors import DaemonUnreachable, ShimError, StreamStuck
 from engine_shim.handshake import Interrupted
 from engine_shim.selftest.arena import WORD, Arena
 from engine_shim.selftest.report import Latency, latency_of
@@ -35,7 +35,7 @@ class Failed(ShimError):
     """A step of the self-test failed; the message says how."""
 
 
-class Stuck(Failed):
+class Stuck(Failed, StreamStuck):
     """And what it used must be kept: the device may still come to it."""
 
 
@@ -47,7 +47,8 @@ class Rounds:
     """
     Steps one after the other in one session, up to ``lanes`` of them in flight.
 
-    ``over``: once it is true Interrupted is raised, from whatever waits here.
+    ``over``: once it is true Interrupted is raised. Not from two waits, which end by themselves: for a round that is timed, and for streams
+    whose memory is given back next.
     """
 
     def __init__(

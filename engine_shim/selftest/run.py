@@ -30,10 +30,10 @@ from engine_shim.errors import (
     SubmitFailed,
 )
 from engine_shim.handshake import Bell, Interrupted
+from engine_shim.kept import keep
 from engine_shim.options import SessionOptions
 from engine_shim.saying import say
 from engine_shim.selftest.arena import Arena
-from engine_shim.selftest.kept import keep
 from engine_shim.selftest.report import Latency, Report, Step, image
 from engine_shim.selftest.rounds import Failed, NothingLearned, Rounds, Stuck
 from engine_shim.session import Session
@@ -279,13 +279,13 @@ def _unless_stuck(close: Callable[[], None], give_up: Callable[[], None] = lambd
     try:
         try:
             yield
-        except (Stuck, StreamStuck):
+        except StreamStuck:
             raise
         except Exception:
             close()  # wrong, but it moves: then it can be taken down in order
             raise
         close()
-    except (Stuck, StreamStuck):
+    except StreamStuck:
         give_up()
         keep(close)
         raise

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 from collections.abc import Callable
 from typing import Final
 
 from engine_shim.errors import StreamStuck
 from engine_shim.saying import say
-from engine_shim.selftest.rounds import Stuck
 
 
 _kept: Final[list[Callable[[], None]]] = []  # how to take it down, in order
+_releasing: Final = threading.RLock()  # a signal's handler may come to it in the thread that has it
 
 
 def keep(close: Callable[[], None]) -> None:
@@ -31,11 +32,21 @@ def close_or_keep(close: Callable[[], None]) -> None:
 
 
 def release_kept() -> bool:
-    """Take down what had to be kept, where the device moves again. Whether nothing is left."""
-    while _kept:
-        try:
-            _kept[0]()
-        except (Stuck, StreamStuck):
-            return False
-        del _kept[0]
+    """
+    Take down what had to be kept, where the device moves again. Whether nothing is left.
+
+    For whoever knows that it moves, tests above all; nothing in this package calls it. It waits for each, and for another thread's call.
+    """
+    with _releasing:
+        while _kept:
+            close = _kept.pop(0)
+            gone = False
+            try:
+                close()
+                gone = True
+            except StreamStuck:
+                return False
+            finally:
+                if not gone:
+                    _kept.insert(0, close)
     return True
