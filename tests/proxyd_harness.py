@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +28,13 @@ def until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> 
             return result
         time.sleep(0.01)
     raise AssertionError(f"not within {patience_s:g} s: {why}")
+
+
+def free_port() -> int:
+    """Return a port that nobody has on 127.0.0.1."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
 
 
 def raised(fault: Exception) -> None:

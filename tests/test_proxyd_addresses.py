@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from proxyd_harness import until
+from proxyd_harness import free_port, until
 from proxyd_worker import Worker
 
 from proxyd.errors import StartError
-from proxyd.links.addresses import Address, Addresses
+from proxyd.links.addresses import Address, Addresses, Turn
 from proxyd.links.link import Links
 from proxyd.links.names import Names, UnresolvedError
 
@@ -121,9 +121,10 @@ def test_a_name_without_an_answer_costs_no_socket_and_holds_nobody_up(hanging: H
 
 
 def test_a_probe_asks_as_soon_as_the_name_is_resolved(hanging: Hanging) -> None:
-    with Worker("tcp://127.0.0.1:45741"):
-        links = Links("tcp://w:45741", names=Names(hanging))
-        with links.probe("tcp://w:45741", nothing) as probe:
+    port = free_port()
+    with Worker(f"tcp://127.0.0.1:{port}"):
+        links = Links(f"tcp://w:{port}", names=Names(hanging))
+        with links.probe(f"tcp://w:{port}", nothing) as probe:
             assert not probe.answered()
             hanging.over.set()
             until(probe.answered, "an answer")
@@ -133,23 +134,40 @@ def test_a_probe_asks_as_soon_as_the_name_is_resolved(hanging: Hanging) -> None:
 
 def test_all_addresses_of_a_name_are_probed_and_the_one_that_answers_is_linked_first() -> None:
     names = Names(lambda _name: ["127.0.0.2", "127.0.0.1"])
-    endpoint = "tcp://w:45742"
-    with Worker("tcp://127.0.0.1:45742"):
+    port = free_port()
+    endpoint = f"tcp://w:{port}"
+    with Worker(f"tcp://127.0.0.1:{port}"):
         links = Links(endpoint, names=names)
         known(names, "w")
-        first = links.make(1 << 16)
-        second = links.make(1 << 16, 1)
-        third = links.make(1 << 16, 2)
+        turn = Turn()
+        first, second, third = (links.make(1 << 16, turn) for _ in range(3))
         texts = [link.address.text for link in (first, second, third) if link.address]
-        assert texts == ["tcp://127.0.0.2:45742", "tcp://127.0.0.1:45742", "tcp://127.0.0.2:45742"], "in turn"
+        assert texts == [f"tcp://127.0.0.{n}:{port}" for n in (2, 1, 2)], "in turn"
         with links.probe(endpoint, nothing) as probe:
             until(probe.answered, "an answer")
         link = links.make(1 << 16)
         assert link.address
-        assert link.address.text == "tcp://127.0.0.1:45742"
+        assert link.address.text == f"tcp://127.0.0.1:{port}"
         for each in (first, second, third, link):
             each.close()
         links.close()
+
+
+def test_what_is_wrong_with_one_address_of_a_name_is_not_said_of_the_name() -> None:
+    assert Address("tcp://10.0.0.1:1", name="w", host="10.0.0.1").blamed("no") == "no (at tcp://10.0.0.1:1)"
+    assert Address("tcp://10.0.0.1:1").blamed("no") == "no"
+
+
+def test_each_address_has_its_turn_whatever_their_order_becomes() -> None:
+    a, b, c = (Address(f"tcp://10.0.0.{n}:1", name="w", host=f"10.0.0.{n}") for n in range(3))
+    turn = Turn()
+    assert turn.next([a, b, c]) == a
+    assert turn.next([b, a, c]) == b, "a probe has heard it"
+    assert turn.next([b, a, c]) == c
+    assert turn.next([b, a, c]) == b
+    assert turn.next([a]) == a, "what is no address of the name any more has no turn"
+    assert turn.next([a]) == a
+    assert turn.next([a, b]) == b
 
 
 @pytest.mark.parametrize(("address", "ipv6"), [("tcp://127.0.0.1:1", 0), ("tcp://[::1]:1", 1), ("ipc://@none", 0)])

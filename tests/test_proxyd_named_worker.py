@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import pytest
 
 from named_daemon import ROOT, Zone
 from proxyd_engine import Engine
-from proxyd_harness import PATIENCE_S, Daemon, until
+from proxyd_harness import PATIENCE_S, Daemon, free_port, until
 from proxyd_worker import Rounds, Worker
 
 from hostflag.verdicts import Verdict
@@ -27,12 +26,6 @@ from proxyd.links.workers import ANSWER_S, BACK_S
 
 
 NO_ANSWER = f"the name hangs is not resolved: no answer within {LIMIT_S:g} s"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def named(directory: Path, zone: Zone, worker: str, *flags: str) -> Daemon:

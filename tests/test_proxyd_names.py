@@ -189,12 +189,12 @@ def test_no_thread_to_be_had_is_a_fault_that_passes(resolver: Resolver, monkeypa
     assert resolver.ask("w") == ["10.0.0.1"]
 
 
-def test_the_address_that_served_comes_first(resolver: Resolver) -> None:
+def test_the_address_that_is_preferred_comes_first(resolver: Resolver) -> None:
     resolver.answer("w", ["10.0.0.1", "::1", "10.0.0.2"])
     resolver.ask("w")
-    resolver.names.served("w", "::1")
+    resolver.names.prefer("w", "::1")
     assert resolver.ask("w") == ["::1", "10.0.0.1", "10.0.0.2"]
-    resolver.names.served("w", "10.0.0.7")
+    resolver.names.prefer("w", "10.0.0.7")
     assert resolver.ask("w") == ["10.0.0.1", "::1", "10.0.0.2"]
 
 

@@ -36,6 +36,26 @@ class Address:
         dealer.setsockopt(zmq.IPV6, int(self.ipv6))
         dealer.connect(self.text)
 
+    def blamed(self, reason: str) -> str:
+        """Return ``reason`` with the address that it is about: a name may have others, which are sound."""
+        return f"{reason} (at {self.text})" if self.name else reason
+
+
+class Turn:
+    """Whose turn it is of an endpoint's addresses: each one's before one has a second, also where their order changes meanwhile."""
+
+    def __init__(self) -> None:
+        self._had: set[Address] = set()
+
+    def next(self, found: Sequence[Address]) -> Address:
+        """Return one of ``found``, of which there is at least one, the best one first."""
+        self._had.intersection_update(found)
+        if self._had.issuperset(found):
+            self._had.clear()
+        address = next(each for each in found if each not in self._had)
+        self._had.add(address)
+        return address
+
 
 class Addresses:
     """Finds each endpoint's addresses in ``names``, and writes to the log where there are none."""
@@ -62,7 +82,7 @@ class Addresses:
     def served(self, address: Address) -> None:
         """Take it that a worker has answered there."""
         if address.name:
-            self._names.served(address.name, address.host)
+            self._names.prefer(address.name, address.host)
 
     def _say(self, endpoint: str, reason: str) -> None:
         if self._said.get(endpoint) == reason:

@@ -20,7 +20,7 @@ import zmq
 from proxyd._daemon import ffi, lib
 from proxyd.errors import NotNowError, StartError
 from proxyd.links import addresses
-from proxyd.links.addresses import Addresses
+from proxyd.links.addresses import Addresses, Turn
 from proxyd.links.monitor import Monitor
 from proxyd.links.names import Names, UnresolvedError
 from proxyd.links.probe import Probe
@@ -88,12 +88,11 @@ class Links:
         """Ask whether a worker answers at ``endpoint``: see ``Probe``. Raises zmq.ZMQError out of sockets."""
         return Probe(self._context, endpoint, self._addresses, self._curve, on_barred)
 
-    def make(self, max_bytes: int, tries: int = 0) -> Link:
+    def make(self, max_bytes: int, turn: Turn | None = None) -> Link:
         """
         Return a link that connects, and takes messages of up to ``max_bytes``. Raises zmq.ZMQError out of sockets.
 
-        ``tries``: how many links before it have not met a worker. A name's addresses are tried in turn; the link does not connect where
-        the name has none.
+        ``turn``: of the links before it that have not met a worker. The link does not connect where a name has no address.
         """
         try:
             found = self._addresses.of(self.endpoint)
@@ -101,7 +100,7 @@ class Links:
             link = self._link(self.endpoint, max_bytes, None)
             link.unresolved = str(fault)
             return link
-        return self._link(self.endpoint, max_bytes, found[tries % len(found)])
+        return self._link(self.endpoint, max_bytes, (turn or Turn()).next(found))
 
     def served(self, link: Link) -> None:
         """Take it that a worker has answered on ``link``."""

@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from hostflag.control import Opened, Refused
+from proxyd.links.addresses import Turn
 from proxyd.links.warming import Warming
 from proxyd.sessions.peer import printable
 from proxyd.sessions.roundloop import EventKind, LinkState
@@ -33,7 +34,7 @@ FIRST_DELAY_S: Final = 0.02
 RELINK_S: Final = 0.3
 # What one address of a worker's name has to connect; then it is the next one's turn, also where another answer has come since.
 TURN_S: Final = 0.5
-# Until a name that had no address is looked at again; the loop has taken the link of before by then.
+# Until a name that had no address is looked at again, and a link that the loop has not taken yet.
 NAMELESS_S: Final = 0.1
 MAX_DELAY_S: Final = 0.4  # so that a worker that is back drafts again within a second
 BARRED_S: Final = 2.0  # a door that is still shut is met again before
@@ -70,7 +71,7 @@ class LinkKeeper:
         self._refusal = ""  # what that worker said, where it was for ill
         self._barred = ("", 0.0)  # why the last handshake with the endpoint in use failed, and until when that counts
         self._said: tuple[str, dict[str, str]] = ("", {})  # the last state that was written to the log
-        self._tries = 0  # links in a row that no worker has answered
+        self._turn = Turn()  # of the links since a worker answered
         self._resets = 0  # links in a row that were given back without having been sound
         self._retry: Timer | None = None  # gives a link, in place of the one before where that is still there
         self._notice: Timer | None = None
@@ -105,7 +106,7 @@ class LinkKeeper:
         """Have a link to the endpoint in use from now on: connected first, so that no more than a round in flight falls back."""
         if self._ending:
             return
-        self._resets = self._tries = 0
+        self._resets, self._turn = 0, Turn()
         self._barred = ("", 0.0)
         self._cancel_retry()
         self._stop_warming()
@@ -160,9 +161,7 @@ class LinkKeeper:
 
     def _made(self) -> Link | None:
         try:
-            link = self._workers.make(self._max_bytes, self._tries)
-            self._tries += link.address is not None
-            return link
+            return self._workers.make(self._max_bytes, self._turn)
         except zmq.ZMQError as fault:
             self._log.error("no link to the worker can be made", reason=str(fault), **self._limited)
             self._give_later(self._give)
@@ -186,7 +185,11 @@ class LinkKeeper:
             self._retry = self._events.after(TURN_S, self._relink)
 
     def _relink(self) -> None:
-        if self._loop.link_state() in {LinkState.NONE, LinkState.CONNECTING}:
+        if len(self._given) > 1:
+            # A round is in flight on the link before, and what the loop says is of that one. It will say nothing of the next, where
+            # that leads nowhere.
+            self._retry = self._events.after(NAMELESS_S, self._relink)
+        elif self._loop.link_state() in {LinkState.NONE, LinkState.CONNECTING}:
             self._give()
 
     def _give_later(self, give: Callable[[], None], least_s: float = 0.0) -> None:
@@ -201,17 +204,21 @@ class LinkKeeper:
         return self._loop.link_state() in {LinkState.UP, LinkState.REFUSED}
 
     def _is_barred(self, tag: int, reason: str) -> None:
-        endpoint = self._given[tag].endpoint
+        endpoint, address = self._given[tag].endpoint, self._given[tag].address
+        if address is not None:
+            reason = address.blamed(reason)
         self._workers.barred.say(endpoint, reason)
         if endpoint == self._workers.endpoint:  # and no link that another takes the place of
             self._barred = (reason, time.monotonic() + BARRED_S)
 
     def _answers(self, tag: int) -> None:
         self._answered, self._refusal, self._barred = self._given[tag].endpoint, "", ("", 0.0)
-        self._tries = 0
+        self._turn = Turn()
         self._workers.served(self._given[tag])
         self._cancel_notice()
-        self._cancel_retry()
+        # Else another link is to follow, or has been given and may lead nowhere.
+        if tag == max(self._given) and self._answered == self._workers.endpoint:
+            self._cancel_retry()
 
     def _up(self, tag: int, body: bytes) -> None:
         self._answers(tag)

@@ -21,7 +21,8 @@ LIMIT_S: Final = 0.4  # no answer by then is said as such: within one look
 MOST_ASKED: Final = 16  # at a time; names that nobody uses any more may be among them, until their resolver gives up
 MOST_NAMES: Final = 64  # that are remembered
 MOST_ADDRESSES: Final = 4  # of a name; more are left out
-GONE: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})  # the answer is that there is no such name
+# The answer is that there is no such name. Not every libc has EAI_NODATA.
+GONE: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 Resolve = Callable[[str], Sequence[str]]
 
@@ -64,12 +65,12 @@ class Names:
             late = known.question is not None and self._clock() - known.question.began >= LIMIT_S
             reason = f"no answer within {LIMIT_S:g} s" if late else known.fault
             raise UnresolvedError(name, reason or "no answer yet", early=not reason)
-        return sorted(known.addresses, key=lambda each: each != known.served)
+        return sorted(known.addresses, key=lambda each: each != known.preferred)
 
-    def served(self, name: str, address: str) -> None:
-        """Name ``address``, where a worker has answered, before the others from now on."""
+    def prefer(self, name: str, address: str) -> None:
+        """Name ``address`` before the others from now on."""
         if known := self._names.get(name):
-            known.served = address
+            known.preferred = address
 
     def _new(self, name: str) -> _Name:
         if len(self._names) >= MOST_NAMES:
@@ -126,7 +127,7 @@ class _Name:
         self.name = name
         self.at = float("-inf")
         self.addresses: Sequence[str] = ()
-        self.served = ""
+        self.preferred = ""
         self.fault = ""
         self.question: _Question | None = None
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from proxyd.links.addresses import Addresses
+    from proxyd.links.addresses import Address, Addresses
     from proxyd.links.curve import Curve
 
 
@@ -78,7 +80,8 @@ class Probe:
         self.fault = None
         try:
             for address in found:
-                self._pings.append(Ping(self._context, address, self._curve, self._is_barred))
+                barred = functools.partial(self._is_barred, address)
+                self._pings.append(Ping(self._context, address, self._curve, barred))
         except BaseException:
             self.close()
             raise
@@ -89,6 +92,6 @@ class Probe:
         except zmq.ZMQError as fault:
             self.fault = f"it cannot be asked: {fault}"
 
-    def _is_barred(self, reason: str) -> None:
-        self.fault = reason
-        self._on_barred(self.endpoint, reason)
+    def _is_barred(self, address: Address, reason: str) -> None:
+        self.fault = address.blamed(reason)
+        self._on_barred(self.endpoint, self.fault)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
-import zmq
 
 from proxyd.links.barred import Barred
 from proxyd.links.preference import Preference
 
 
 if TYPE_CHECKING:
+    from proxyd.links.addresses import Turn
     from proxyd.links.link import Link, Links
     from proxyd.links.probe import Probe
     from proxyd.service.events import Events, Timer
@@ -83,9 +83,9 @@ class Workers:
         """Whether the worker of the last switch has answered: every session, or the look at the switch where there was none to ask."""
         return self.settled and (self._heard or bool(self._followers))
 
-    def make(self, max_bytes: int, tries: int) -> Link:
+    def make(self, max_bytes: int, turn: Turn) -> Link:
         """See ``Links.make``."""
-        return self._links.make(max_bytes, tries)
+        return self._links.make(max_bytes, turn)
 
     def served(self, link: Link) -> None:
         """See ``Links.served``."""
@@ -143,20 +143,23 @@ class Workers:
         self._next, self._next_at = self._events.after(seconds, self._look), at
 
     def _look(self) -> None:
-        self._next = None
+        # First: whatever goes wrong here, this look has an end, and the next one comes.
+        self._next = self._events.after(TICK_S, self._tick)
+        self._answer_by = time.monotonic() + ANSWER_S
+        self._close_probes()
         everywhere = self._switched is not None or not self.settled
         for endpoint in self.endpoints if everywhere else self._preferred():
             try:
                 self._probes.append(self.probe(endpoint))
-            except zmq.ZMQError as fault:
+            except Exception as fault:  # noqa: BLE001 - whatever it was, the others are probed
                 self._log.error("an endpoint cannot be probed", endpoint=endpoint, reason=str(fault), rate_limited=True)
-        self._answer_by = time.monotonic() + ANSWER_S
+        self._cancel_next()
         self._tick()
 
     def _tick(self) -> None:
         # First: whatever goes wrong here, the looks go on.
         self._next = self._events.after(TICK_S, self._tick)
-        answered = {probe.endpoint for probe in self._probes if probe.answered()}
+        answered = {probe.endpoint for probe in self._probes if self._has_answered(probe)}
         best = self._switched is not None and self.endpoints[0] in answered
         if len(answered) < len(self._probes) and not best and time.monotonic() < self._answer_by:
             return
@@ -168,6 +171,16 @@ class Workers:
                 self._look_in(AGAIN_S)
             elif self._preferred():
                 self._look_in(BACK_S)
+
+    def _has_answered(self, probe: Probe) -> bool:
+        try:
+            return probe.answered()
+        except Exception as fault:  # noqa: BLE001 - whatever it was, the others are asked, and the look ends
+            endpoint, reason = probe.endpoint, str(fault)
+            self._log.error(
+                "a probe fails", endpoint=endpoint, reason=reason, exc_info=fault, rate_limited=True, rate_key=endpoint
+            )
+            return False
 
     def _decide(self, answered: set[str]) -> None:
         if self._switched is not None:
@@ -194,7 +207,11 @@ class Workers:
             follower.move()
 
     def _end_look(self) -> None:
+        # In this order: with a probe that is left no other look begins, so that the tick has to go on.
+        self._close_probes()
         self._cancel_next()
+
+    def _close_probes(self) -> None:
         while self._probes:
             self._probes.pop().close()
 
