@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from dsv41_rehearse.drill import Drill, Loss
 from dsv41_rehearse.drive import Driven
 from dsv41_rehearse.report import LossReport
 from dsv41_rehearse.samples import Few
+
+
+SESSIONS_LOST: Final = "sessions lost: "
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def faults(driven: Driven, drill: Drill | None, *, expect_ok: bool) -> list[str]
     found = []
     if expect_ok and sum(losses.values()) != planned:
         said = ", ".join(f"{count} {reason}" for reason, count in sorted(losses.items())) or "none"
-        found.append(f"sessions lost: {said}; planned: {planned}")
+        found.append(f"{SESSIONS_LOST}{said}; planned: {planned}")
     for loss in drill.losses if drill else ():
         if loss.recovery_ms is None:
             found.append("no draft after the next daemon was ready")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from rich.console import Console
+from stood import MS, Stood
 
 from dsv41_rehearse.__main__ import main
 from dsv41_rehearse.drafting import ShimDrafting
@@ -27,9 +29,6 @@ from dsv41_rehearse.drills.stage import Stage, pause
 from dsv41_rehearse.drills.stalls import Stalls
 from dsv41_rehearse.drills.timed import Timed
 from dsv41_rehearse.engine import Engine
-
-
-MS = 1_000_000
 
 
 @pytest.fixture
@@ -184,3 +183,24 @@ def test_a_stage_finds_a_loss_that_nobody_planned(console: Console) -> None:
     with Stage(plan=Plan("quick", 1, console)) as stage:
         row = stage.run(act).fill(Row("x", "y"))
     assert row.faults == ["sessions lost: 1 HANGUP; planned: 0"]
+
+
+def test_a_loss_by_the_beat_is_the_machines_where_that_stood_still(console: Console) -> None:
+    """The daemon is stopped for longer than a beat may be missed, behind the drill's back."""
+
+    def act(_engine: Engine, drafting: ShimDrafting) -> None:
+        before = drafting.sessions.seen[-1]
+        stage.newest_daemon.process.send_signal(signal.SIGSTOP)
+        pause(drafting, 1.0)
+        stage.newest_daemon.process.send_signal(signal.SIGCONT)
+        drafting.sessions.wait_other_than(before.id, 30.0)
+
+    with Stage(plan=Plan("quick", 1, console)) as stage:
+        row = stage.run(act).fill(Row("x", "y"))
+    assert row.faults == []
+    (late,) = row.late
+    window = late.window
+    assert window is not None
+    for stall, verdict in ((100, "WRONG"), (400, "STALLED")):
+        row.hold(Stood((window.until_ns / MS - stall, window.until_ns / MS)))
+        assert row.verdict == verdict

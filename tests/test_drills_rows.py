@@ -5,26 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from stood import MS, Stood
+
 from dsv41_rehearse.drills.row import Row
 from dsv41_rehearse.drills.timed import Timed, Window, longest_ms
-
-
-MS = 1_000_000
-
-
-class Stood:
-    """A machine that stood still at these times (ms, from and to)."""
-
-    def __init__(self, *stalls: tuple[float, float]) -> None:
-        self._stalls = stalls
-
-    def longest_ms(self, window: Window | None = None) -> float:
-        since, until = (0.0, 1e12) if window is None else (window.since_ns / MS, window.until_ns / MS)
-        return max((min(end, until) - max(begin, since) for begin, end in self._stalls), default=0.0)
-
-    def summed_ms(self, window: Window | None = None) -> float:
-        since, until = (0.0, 1e12) if window is None else (window.since_ns / MS, window.until_ns / MS)
-        return sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._stalls)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from dsv41_rehearse.aftermath import SESSIONS_LOST
 from dsv41_rehearse.audit_compare import AuditError, Comparison, compare
 from dsv41_rehearse.drafting import ShimDrafting
 from dsv41_rehearse.drill import BACK_S
@@ -30,6 +31,8 @@ from dsv41_rehearse.scenario import Scenario
 from dsv41_rehearse.sessions import Release
 from dsv41_rehearse.stack import Child, Stack
 from dsv41_rehearse.text import load
+from engine_shim import SessionOptions
+from hostflag._hostflag import lib
 
 
 ENGINE_S: Final = 60.0  # for an engine of its own process to come to its end
@@ -55,12 +58,27 @@ class Played:
         """Those of them that expired: from the gathering on."""
         return [Window(one.gathered_ns, one.past_ns) for one in self.releases if one.verdict == "EXPIRED"]
 
+    def _faults(self, row: Row) -> list[str]:
+        """Return the report's faults. Sessions that were lost by their beat, and by nothing else, may be the machine's doing: a beat stands still with it."""
+        lost = [one for one in self.driven.sessions.seen[1:] if one.lost_before]
+        faults = self.report.faults
+        if not any(fault.startswith(f"{SESSIONS_LOST}{len(lost)} BEAT; planned: 0") for fault in faults):
+            return faults
+        limit_ms = SessionOptions().beat_limit(self.driven.engine.scenario.deadline_ms, 0.0)
+        for one in lost:
+            window = Window(one.lost_before_ns - int(limit_ms * 1e6), one.lost_before_ns)
+            # The beat may be as old as one of its intervals when all stands still.
+            row.tardy(
+                "sessions", "one was lost by its beat without a fault", limit_ms - 2 * lib.HF_BEAT_EVERY_MS, window
+            )
+        return [fault for fault in faults if not fault.startswith(SESSIONS_LOST)]
+
     def fill(self, row: Row) -> Row:
         """Note in a row what every run is judged by: wrong drafts, leaks, the output, steps without drafts."""
         row.wrong_drafts += self.report.wrong_drafts
         row.leaks += self.report.left_over
         row.target_only = self.report.target_only_steps
-        row.faults += [fault for fault in self.report.faults if not fault.startswith(LEFT_OVER)]
+        row.faults += [fault for fault in self._faults(row) if not fault.startswith(LEFT_OVER)]
         row.faults += self.unread
         row.details["rounds"] = dict(self.report.rounds)
         row.details["skipped"] = {why: n for why, n in self.report.skipped.items() if n}
