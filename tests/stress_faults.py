@@ -165,8 +165,8 @@ RULES: Final = (
         (
             Change(
                 "submit.c",
-                "    atomic_store_explicit(&e->bracket, 1, memory_order_seq_cst);\n    hfe_settle(e);\n    plan_step(e, b);",
-                "    plan_step(e, b);\n    atomic_store_explicit(&e->bracket, 1, memory_order_seq_cst);\n    hfe_settle(e);",
+                "    atomic_store_explicit(&e->bracket, 1, memory_order_seq_cst);\n    hfe_settle_inside(e);\n    plan_step(e, b);",
+                "    plan_step(e, b);\n    atomic_store_explicit(&e->bracket, 1, memory_order_seq_cst);\n    hfe_settle_inside(e);",
             ),
         ),
         arguments=("-l", "3", "-i", "16", "-p", "2000"),
