@@ -39,7 +39,7 @@ else
 	@$(BIN)/python -m pytest -q --durations=10 -m 'not compute'
 endif
 	@$(MAKE) --no-print-directory model ARGS=
-	@$(MAKE) --no-print-directory fuzz SECONDS=$(if $(CI),60,3) ARGS=$(if $(CI),--at-once=3)
+	@$(MAKE) --no-print-directory fuzz SECONDS=$(if $(CI),60,3) ARGS=$(if $(CI),--at-once=6)
 
 bench: $(READY) native ## measure rounds on this machine
 	@$(BIN)/dsv41-rehearse bench $(ARGS)
