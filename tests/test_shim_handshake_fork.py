@@ -98,13 +98,13 @@ def test_a_child_of_a_shim_that_waits_for_a_daemons_word(short_dir: Path) -> Non
             let.set()
 
 
-def test_a_child_of_a_shim_that_has_connected_and_no_more(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = Stopped(trusted_uids)
-    monkeypatch.setattr(handover, "trusted_uids", stopped)
+def forked_while_it_stands(short_dir: Path, stopped: Stopped, base: int = 0) -> None:
+    """Fork while the keeper stands at ``stopped``: the child keeps nothing, and the shim goes on."""
     with Daemons(short_dir / "e") as daemons:
         before = sockets()
+        options = SessionOptions(base=base)
         try:
-            with shim_with(short_dir / "e", start_timeout_s=0.0, handshake_s=PATIENCE_S) as driver:
+            with shim_with(short_dir / "e", start_timeout_s=0.0, handshake_s=PATIENCE_S, session=options) as driver:
                 assert stopped.there.wait(PATIENCE_S)
                 daemons.host(0)  # its end is the test's to close in the child: it has to be known before
                 with child(nothing_but(before), daemons):
@@ -115,23 +115,18 @@ def test_a_child_of_a_shim_that_has_connected_and_no_more(short_dir: Path, monke
             stopped.go.set()
 
 
+def test_a_child_of_a_shim_that_has_connected_and_no_more(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = Stopped(trusted_uids)
+    monkeypatch.setattr(handover, "trusted_uids", stopped)
+    forked_while_it_stands(short_dir, stopped)
+
+
 @pytest.mark.parametrize("base", [0, BASE], ids=["the daemon's region", "its own"])
 def test_a_child_of_a_shim_that_registers_a_region(short_dir: Path, monkeypatch: pytest.MonkeyPatch, base: int) -> None:
     """C has duplicated the memfd by then, and nobody knows its number yet."""
     stopped = Stopped(Region)
     monkeypatch.setattr(handover, "Region", stopped)
-    with Daemons(short_dir / "e") as daemons:
-        before = sockets()
-        options = SessionOptions(base=base)
-        try:
-            with shim_with(short_dir / "e", start_timeout_s=0.0, handshake_s=PATIENCE_S, session=options) as driver:
-                assert stopped.there.wait(PATIENCE_S)
-                with child(nothing_but(before), daemons):
-                    stopped.go.set()
-                    driver.session()
-                    driver.ok()
-        finally:
-            stopped.go.set()
+    forked_while_it_stands(short_dir, stopped, base)
 
 
 @pytest.mark.parametrize("what", ["Region", "Session"])
